@@ -1,0 +1,1 @@
+"""hcomp: compile one model for several devices at once."""
