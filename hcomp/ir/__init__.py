@@ -1,0 +1,1 @@
+"""The graph that hcomp compiles: types, nodes, text form, verifier."""

@@ -1,0 +1,106 @@
+"""The heavy operators: matmul, convolution, pooling, recurrent layers."""
+
+from hcomp.dims import DimLike, ceildiv, dim_min, floordiv
+from hcomp.ir.ops.core import (
+    REQUIRED,
+    Infer,
+    Op,
+    accumulated,
+    broadcast_shapes,
+    nonnegative,
+    same,
+)
+from hcomp.ir.types import Shape
+
+
+def _matmul(context: Infer) -> Shape:
+    """numpy.matmul's shapes: 1-D operands are vectors, leading dimensions broadcast."""
+    a, b = context.shape(0), context.shape(1)
+    if not a or not b:
+        raise context.error("operands must have at least one dimension")
+    k_a, k_b = a[-1], b[-2] if len(b) > 1 else b[-1]
+    if isinstance(k_a, int) and isinstance(k_b, int) and k_a != k_b:
+        raise context.error(f"the inner sizes {k_a} and {k_b} differ")
+    batch = broadcast_shapes(context, a[:-2], b[:-2])
+    return batch + (a[-2:-1] if len(a) > 1 else ()) + (b[-1:] if len(b) > 1 else ())
+
+
+def _window(context: Infer, size: DimLike, kernel: DimLike, i: int, n: int) -> DimLike:
+    attrs = context.attrs
+    padding, stride, dilation = attrs["padding"], attrs["strides"][i], attrs["dilation"][i]
+    room = size + padding[i] + padding[i + n] - ((kernel - 1) * dilation + 1)
+    if not attrs.get("ceil_mode"):
+        return nonnegative(context, floordiv(room, stride) + 1, "a window's output size")
+    out = ceildiv(room, stride) + 1
+    # The last window must start inside the input or the leading padding.
+    return dim_min(out, floordiv(size + padding[i] - 1, stride) + 1)
+
+
+def _conv(context: Infer) -> Shape:
+    x, w = context.shape(0), context.shape(1)
+    n = len(x) - 2
+    if n < 1 or len(w) != len(x):
+        raise context.error(f"data of rank {len(x)} and weight of rank {len(w)} do not fit")
+    groups = context.attrs["groups"]
+    if isinstance(x[1], int) and isinstance(w[1], int) and x[1] != w[1] * groups:
+        raise context.error(f"{x[1]} channels, but the weight expects {w[1]} in each of {groups} groups")
+    spatial = tuple(_window(context, x[i + 2], w[i + 2], i, n) for i in range(n))
+    return (x[0], w[0], *spatial)
+
+
+def _conv_transpose(context: Infer) -> Shape:
+    x, w, attrs = context.shape(0), context.shape(1), context.attrs
+    n = len(x) - 2
+    padding = attrs["padding"]
+    spatial = tuple(
+        (x[i + 2] - 1) * attrs["strides"][i]
+        + (w[i + 2] - 1) * attrs["dilation"][i]
+        + 1
+        + attrs["output_padding"][i]
+        - padding[i]
+        - padding[i + n]
+        for i in range(n)
+    )
+    return (x[0], w[1] * attrs["groups"], *spatial)
+
+
+def _pool(context: Infer) -> Shape:
+    x, n = context.shape(0), len(context.attrs["pool_size"])
+    if len(x) != n + 2:
+        raise context.error(f"data of rank {len(x)} does not fit {n} pooled axes")
+    kernel = context.attrs["pool_size"]
+    return (*x[:2], *(_window(context, x[i + 2], kernel[i], i, n) for i in range(n)))
+
+
+def _recurrent(outputs: int):  # type: ignore[no-untyped-def]
+    def rule(context: Infer) -> list[Shape]:
+        """x [T, B, I], weight [D, G*H, I]: Y [T, D, B, H], then the final states [D, B, H]."""
+        x, r = context.shape(0), context.shape(2)
+        states = [(r[0], x[1], r[2])] * (outputs - 1)
+        return [(x[0], r[0], x[1], r[2]), *states]
+
+    return rule
+
+
+_WINDOW = {"strides": REQUIRED, "padding": REQUIRED, "dilation": REQUIRED}
+_POOL = {"pool_size": REQUIRED, **_WINDOW, "ceil_mode": False}
+_CELL = {"direction": "forward", "activations": REQUIRED, "alpha": (), "beta": (), "clip": None}
+"""activations: lower-case names, one group a direction; alpha, beta: as many numbers as activations."""
+
+LINEAR: tuple[Op, ...] = (
+    Op("matmul", accumulated, _matmul, {"out_dtype": ""}, "matmul"),
+    # Data [N, C, *spatial], weight [O, C/groups, *kernel]; padding: begins, then ends. Bias is a separate add.
+    Op("conv", accumulated, _conv, {**_WINDOW, "groups": 1, "out_dtype": ""}, "conv"),
+    # Weight [C, O/groups, *kernel].
+    Op("conv_transpose", same, _conv_transpose,
+       {**_WINDOW, "output_padding": REQUIRED, "groups": 1}, "conv"),
+    Op("max_pool", same, _pool, _POOL, "pool"),
+    Op("avg_pool", same, _pool, {**_POOL, "count_include_pad": False}, "pool"),
+    # Inputs: x [T, B, I], weight [D, 4H, I] (gates i o f c), recurrence [D, 4H, H], bias [D, 8H],
+    # lengths [B] int32, initial_h [D, B, H], initial_c [D, B, H], peepholes [D, 3H]; from bias on "" if
+    # absent. Outputs Y, Y_h, Y_c. ONNX's LSTM with layout 0.
+    Op("lstm", same, _recurrent(3), {**_CELL, "input_forget": False}, "recurrent"),
+    # weight [D, 3H, I] (gates z r h), recurrence, bias [D, 6H], lengths, initial_h. Outputs Y, Y_h.
+    Op("gru", same, _recurrent(2), {**_CELL, "linear_before_reset": False}, "recurrent"),
+    Op("rnn", same, _recurrent(2), _CELL, "recurrent"),
+)  # fmt: skip
