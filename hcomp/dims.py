@@ -20,12 +20,6 @@ from typing import TypeAlias
 
 from hcomp.errors import ParseError
 
-DimLike: TypeAlias = "int | Dim"
-Atom: TypeAlias = "str | Call"
-Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"
-
-ONE: Monomial = ()
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -121,6 +115,13 @@ class Dim:
         return text
 
     __repr__ = __str__
+
+
+DimLike: TypeAlias = int | Dim
+Atom: TypeAlias = str | Call
+Monomial: TypeAlias = tuple[tuple[Atom, int], ...]
+
+ONE: Monomial = ()
 
 
 def symbol(name: str) -> Dim:
