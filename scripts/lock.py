@@ -4,8 +4,8 @@
     python scripts/lock.py [--check]
 
 `requirements.lock` pins what hcomp needs to run, `requirements-dev.lock` also what its tests need,
-PyTorch among it. The names come from pyproject.toml and from the metadata of what is installed here,
-the versions from what is installed here: install the newer packages first, run the tests, then lock.
+PyTorch among it. Names come from pyproject.toml and the metadata of what is installed here,
+versions from what is installed here: install the newer packages first, run the tests, then lock.
 `--check` writes nothing and fails when a file would change.
 """
 
