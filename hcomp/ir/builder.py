@@ -7,19 +7,23 @@ gets a symbolic target instead of a run-time one. See `known`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcomp.dims import Dim, symbol
+from hcomp.dims import Dim, symbol, symbols_of
 from hcomp.errors import HcompError
 from hcomp.ir.graph import Constant, Graph, Node, Origin, Value
 from hcomp.ir.ops import OPS, UNTYPED, Infer
 from hcomp.ir.symbolic import MAX_KNOWN, evaluate_known
 from hcomp.ir.types import TensorType, Type
+
+
+MAX_FOLDED = 4096
+"""Larger constant results are left to the fold-constants pass."""
 
 
 class Names:
@@ -108,6 +112,9 @@ class GraphBuilder:
         full = row.complete({k: _plain(v) for k, v in attrs.items()})
         types = tuple(self.types[i] if i else None for i in inputs)
         found = row.infer(Infer(op, types, full, self.names.fresh_symbol))
+        folded = self._fold(op, inputs, full, found, hints)
+        if folded is not None:
+            return folded
         outputs = self._outputs(op, found, hints)
         self._nodes.append(Node(op, tuple(inputs), outputs, full, origin=self.origin))
         if len(outputs) == 1:
@@ -182,6 +189,27 @@ class GraphBuilder:
             return None
         return np.array([int(v) for v in array.ravel()], dtype=object).reshape(array.shape)
 
+    def constant_array(self, name: str) -> NDArray[np.generic] | None:
+        """Return the contents of `name` where it is a constant of this graph, else None."""
+        return self._constants.get(name)
+
+    def set_known(self, name: str, values: NDArray[Any]) -> None:
+        """Record the integer contents of `name`, as an object array of ints and Dims."""
+        self._known[name] = values
+
+    def introduces(self, name: str) -> str | None:
+        """Return a value of this graph that has the symbol `name` as a plain size, or None."""
+        wanted = symbol(name)
+        for value, value_type in self.types.items():
+            shape = value_type.shape if isinstance(value_type, TensorType) else None
+            if shape is not None and wanted in shape and value not in self._constants:
+                return value
+        return None
+
+    def all_attrs(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the attributes of every node made so far."""
+        return (node.attrs for node in self._nodes)
+
     def shape_value(self, values: Sequence[Any], *, scalar: bool = False, hint: str = "dims") -> str:
         """Return an int64 tensor that holds dimension expressions (a constant if they are numbers)."""
         if all(isinstance(v, int | np.integer) for v in values):
@@ -197,6 +225,28 @@ class GraphBuilder:
             self.name, tuple(self._inputs), constants, tuple(self._nodes), tuple(outputs)
         )
 
+    def _fold(
+        self, op: str, inputs: Sequence[str], attrs: dict[str, Any], types: Sequence[Type], hints: Sequence[str]
+    ) -> tuple[str, ...] | None:
+        """Return the outputs as constants where the node is small and all of it is known.
+
+        Exporters write scales and shapes as long constant expressions; converters need their values.
+        """
+        if OPS[op].host_only or any(i and i not in self._constants for i in inputs):
+            return None
+        if symbols_of(tuple(attrs.values())) or not all(_is_small(self.types[i]) for i in inputs if i):
+            return None
+        if not all(_is_small(t) for t in types):
+            return None
+        from hcomp.reference import REFERENCE
+
+        result = REFERENCE[op](*(self._constants[i] if i else None for i in inputs), **attrs)
+        arrays = result if isinstance(result, tuple) else (result,)
+        return tuple(
+            self.constant(a, hints[i] if i < len(hints) and hints[i] else op)
+            for i, a in enumerate(arrays)
+        )
+
     def _outputs(self, op: str, types: Sequence[Type], hints: Sequence[str]) -> tuple[Value, ...]:
         names = [hints[i] if i < len(hints) and hints[i] else op for i in range(len(types))]
         values = tuple(
@@ -209,6 +259,14 @@ class GraphBuilder:
         known = evaluate_known(op, [self.known(i) if i else None for i in inputs], attrs, out.type)
         if known is not None:
             self._known[out.name] = known
+
+
+def _is_small(value_type: Type) -> bool:
+    """Say whether a tensor is static and of at most MAX_FOLDED elements (and no text)."""
+    if not isinstance(value_type, TensorType) or value_type.dtype == "string":
+        return False
+    elements = value_type.elements()
+    return isinstance(elements, int) and elements <= MAX_FOLDED
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,220 @@
+"""Walking an ONNX graph: scopes, names, provenance, and one converter call a node."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from onnx import GraphProto, ModelProto, NodeProto
+
+from hcomp.capture.context import NodeContext, Refused, RunTime
+from hcomp.capture.extern import ExternContext, emit_extern
+from hcomp.capture.onnx_ops import CONVERTERS
+from hcomp.capture.onnx_types import Symbols, to_array, value_type
+from hcomp.dims import is_symbol, symbols_of
+from hcomp.errors import CaptureError
+from hcomp.ir.builder import GraphBuilder, Names
+from hcomp.ir.graph import Graph, Origin
+from hcomp.ir.ops import TypeRuleError
+from hcomp.ir.types import TensorType, Type, type_symbols
+
+logger = logging.getLogger(__name__)
+
+
+class Scope:
+    """One ONNX graph being converted: its builder, its names, and the scope around it."""
+
+    def __init__(self, model: ModelProto, builder: GraphBuilder, symbols: Symbols, parent: Scope | None = None) -> None:
+        self.model = model
+        self.builder = builder
+        self.symbols = symbols
+        self.parent = parent
+        self.values: dict[str, str] = {"": ""}
+        self.captures: dict[str, str] = {}
+        """For a subgraph: value of the scope around it -> the input that carries it in."""
+
+    def find(self, name: str) -> str:
+        """Return the value that an ONNX name stands for, captured from outside where needed.
+
+        Raises:
+            CaptureError: nothing defines the name.
+        """
+        found = self.lookup(name)
+        if found is None:
+            raise CaptureError(
+                f"the value {name!r} is read before anything defines it: an input or initializer is"
+                " missing, or the nodes form a cycle"
+            )
+        return found
+
+    def lookup(self, name: str) -> str | None:
+        """Return the value of an ONNX name, or None."""
+        if name in self.values:
+            return self.values[name]
+        outer = self.parent.lookup(name) if self.parent is not None else None
+        if outer is None:
+            return None
+        self.values[name] = self.carry_in(outer)
+        return self.values[name]
+
+    def carry_in(self, outer: str) -> str:
+        """Return the value of this scope that holds the value `outer` of the scope around it."""
+        assert self.parent is not None
+        if outer in self.captures:
+            return self.captures[outer]
+        around = self.parent.builder
+        constant = around.constant_array(outer)
+        if constant is not None:
+            # Constants are copied by reference, not passed: both graphs see the same memory.
+            return self.builder.constant(constant, outer)
+        name = self.builder.input(outer, around.types[outer])
+        known = around.known(outer)
+        if known is not None:
+            self.builder.set_known(name, known)
+        self.captures[outer] = name
+        return name
+
+    def carry_symbol(self, symbol: str) -> None:
+        """Make sure that `symbol` is a plain size of some value that enters this subgraph."""
+        if self.parent is None or self.builder.introduces(symbol) is not None:
+            return
+        source = self.parent.builder.introduces(symbol)
+        if source is None:
+            self.parent.carry_symbol(symbol)
+            source = self.parent.builder.introduces(symbol)
+        if source is not None:
+            self.carry_in(source)
+
+    def visible(self, symbol: str) -> bool:
+        """Say whether a symbol has a source in this scope or one around it."""
+        if self.builder.introduces(symbol) is not None:
+            return True
+        return self.parent is not None and self.parent.visible(symbol)
+
+
+def capture_graph(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Graph:
+    """Return the graph of a normalised ONNX model; `shapes` makes inputs static.
+
+    Raises:
+        CaptureError: the model is malformed, or has a node that no engine here can run.
+    """
+    names = Names()
+    builder = GraphBuilder(model.graph.name or "main", names)
+    scope = Scope(model, builder, Symbols(names))
+    _bind_shapes(model.graph, scope.symbols, shapes)
+    given = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
+    for info in model.graph.input:
+        if info.name in given:
+            continue  # an initializer that is listed as an input too (IR version 3): a constant
+        if not info.type.WhichOneof("value"):
+            raise CaptureError(f"the input {info.name!r} has no type")
+        declared = value_type(info.type, scope.symbols)
+        if info.name in shapes:
+            declared = _with_shape(info.name, declared, shapes[info.name])
+        scope.values[info.name] = builder.input(info.name, declared)
+    convert_body(scope, model.graph)
+    outputs = [scope.find(o.name) for o in model.graph.output]
+    return builder.finish(outputs)
+
+
+def _bind_shapes(graph: GraphProto, symbols: Symbols, shapes: Mapping[str, Sequence[int]]) -> None:
+    inputs = {i.name: i for i in graph.input}
+    for name, sizes in shapes.items():
+        if name not in inputs:
+            raise CaptureError(f"a shape is given for {name!r}, which is no input: {', '.join(inputs)}")
+        for dim, size in zip(inputs[name].type.tensor_type.shape.dim, sizes, strict=False):
+            if dim.dim_param:
+                symbols.bind(dim.dim_param, size)
+
+
+def _with_shape(name: str, declared: Type, sizes: Sequence[int]) -> Type:
+    if not isinstance(declared, TensorType):
+        raise CaptureError(f"a shape is given for {name!r}, which is no tensor")
+    if declared.shape is not None:
+        fits = len(declared.shape) == len(sizes) and all(
+            not isinstance(d, int) or d == s for d, s in zip(declared.shape, sizes, strict=True)
+        )
+        if not fits:
+            raise CaptureError(f"the shape {list(sizes)} does not fit the input {name!r} of type {declared}")
+    return TensorType(declared.dtype, tuple(sizes))
+
+
+def convert_body(scope: Scope, graph: GraphProto) -> None:
+    """Convert the initializers and nodes of an ONNX graph into the scope's builder."""
+    for tensor in graph.initializer:
+        scope.values[tensor.name] = scope.builder.constant(to_array(tensor), tensor.name)
+    if graph.sparse_initializer:
+        raise CaptureError("sparse initializers must be made dense before the graph is converted")
+    for index, node in enumerate(graph.node):
+        name = node.name or (node.output[0] if node.output else f"{node.op_type}_{index}")
+        origin = Origin(name, node.op_type, "" if node.domain == "ai.onnx" else node.domain)
+        with scope.builder.at(origin):
+            _convert_node(scope, node, origin)
+
+
+def _convert_node(scope: Scope, node: NodeProto, origin: Origin) -> None:
+    try:
+        inputs = [scope.find(i) for i in node.input]
+    except CaptureError as error:
+        raise CaptureError(f"node {origin}: {error}") from None
+    opset = next((o.version for o in scope.model.opset_import if _domain(o.domain) == origin.domain), 1)
+    context = NodeContext(node, inputs, scope, opset)
+    try:
+        outputs = _call_converter(context, origin)
+    except (Refused, RunTime, TypeRuleError) as refusal:
+        logger.debug("extern: %s: %s", origin, refusal)
+        outputs = emit_extern(ExternContext(scope.model, scope.builder), context, origin, str(refusal))
+    names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    for onnx_name, value in zip(node.output, names, strict=False):
+        if onnx_name and value:
+            scope.values[onnx_name] = value
+    missing = [o for o in node.output[len(names) :] if o]
+    if missing:
+        raise CaptureError(f"node {origin}: no value was made for its output {missing[0]!r}")
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _call_converter(context: NodeContext, origin: Origin) -> str | Sequence[str]:
+    converter = CONVERTERS.get((origin.domain, origin.op))
+    if converter is None:
+        raise context.refuse("hcomp has no lowering for this operator")
+    outputs = converter(context)
+    unread = context.unread()
+    if unread:
+        raise context.refuse(f"its attribute {unread[0]!r} has no lowering")
+    return outputs
+
+
+def convert_subgraph(
+    parent: Scope, graph: GraphProto, inputs: Sequence[tuple[str, Type]]
+) -> tuple[Scope, list[str]]:
+    """Convert a subgraph whose formal inputs have the given ONNX names and types.
+
+    Returns the subgraph's scope (its `captures` grow as it is finished) and its outputs' values.
+    """
+    builder = GraphBuilder(graph.name or "body", parent.builder.names)
+    scope = Scope(parent.model, builder, parent.symbols, parent)
+    for name, formal in inputs:
+        scope.values[name] = builder.input(name, formal)
+    convert_body(scope, graph)
+    outputs = [scope.find(o.name) for o in graph.output]
+    return scope, outputs
+
+
+def finish_subgraph(scope: Scope, outputs: Sequence[str]) -> tuple[Graph, tuple[str, ...]]:
+    """Return a converted subgraph, closed, and the outer values that it captures, in order."""
+    used: set[str] = set()
+    for node_type in scope.builder.types.values():
+        used |= type_symbols(node_type)
+    for attrs in scope.builder.all_attrs():
+        used |= symbols_of(tuple(attrs.values()))
+    for symbol in sorted(used):
+        scope.carry_symbol(symbol)
+    return scope.builder.finish(outputs), tuple(scope.captures)
+
+
+FindConverter = Callable[[NodeContext], str | Sequence[str]]
+__all__ = ["Scope", "capture_graph", "convert_subgraph", "finish_subgraph", "is_symbol"]
