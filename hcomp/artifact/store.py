@@ -1,0 +1,200 @@
+"""Artifacts in memory and on disk: building, writing, and reading with every byte checked."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import mmap
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TypeAlias
+
+import numpy as np
+
+from hcomp.artifact.layout import is_safe_name, read_zip, write_zip
+from hcomp.artifact.manifest import MANIFEST, Manifest, Member, read_manifest, write_manifest
+from hcomp.errors import ArtifactError
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
+
+MAX_HASH_THREADS = 4
+
+
+class Artifact:
+    """A compiled model: its manifest and its members' bytes, all of them verified.
+
+    Make one with `build` (at compile time), `open` (a file, mapped and not copied) or
+    `from_bytes`. Constants read from a file start on multiples of 64 bytes.
+    """
+
+    def __init__(self, manifest: Manifest, members: Mapping[str, memoryview]) -> None:
+        self.manifest = manifest
+        self._members = members
+
+    @classmethod
+    def build(cls, fields: Mapping[str, object], members: Mapping[str, Buffer]) -> Artifact:
+        """Return the artifact of manifest fields (without `format`, `version`, `files`) and members.
+
+        The members are kept, not copied (arrays that are C-contiguous too).
+
+        Raises:
+            ArtifactError: the fields are no valid manifest, or a member's name is unsafe.
+        """
+        views = {name: _flat(data) for name, data in members.items()}
+        for name in views:
+            if name == MANIFEST or not is_safe_name(name):
+                raise ArtifactError(f"{name!r} cannot be the name of a member")
+        digests = _digests(views)
+        files = {name: Member(digests[name], view.nbytes) for name, view in views.items()}
+        text = write_manifest(fields, files)
+        return cls(read_manifest(text), {**views, MANIFEST: memoryview(text)})
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Artifact:
+        """Return the artifact in a file, mapped into memory.
+
+        Raises:
+            ArtifactError: the file cannot be read, is no artifact, or is damaged anywhere.
+        """
+        try:
+            with Path(path).open("rb") as file:
+                # ACCESS_COPY, because numpy hands no read-only array to DLPack; nobody writes.
+                size = os.fstat(file.fileno()).st_size
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise ArtifactError(f"{os.fspath(path)}: cannot be read: {reason}") from None
+        return cls._read(memoryview(data), os.fspath(path))
+
+    @classmethod
+    def from_bytes(cls, data: Buffer) -> Artifact:
+        """Return the artifact in `data`, which is kept, not copied.
+
+        Raises:
+            ArtifactError: the bytes are no artifact, or are damaged anywhere.
+        """
+        return cls._read(_flat(data), "artifact")
+
+    @classmethod
+    def _read(cls, view: memoryview, origin: str) -> Artifact:
+        try:
+            spans = read_zip(view)
+            members = {
+                name: view[span.offset : span.offset + span.size] for name, span in spans.items()
+            }
+            if MANIFEST not in members:
+                raise ArtifactError(f"damaged: there is no {MANIFEST}")
+            manifest = read_manifest(members[MANIFEST])
+            _check_members(manifest, members)
+        except ArtifactError as error:
+            raise ArtifactError(f"{origin}: {error}") from None
+        return cls(manifest, members)
+
+    def member(self, name: str) -> memoryview:
+        """Return the bytes of a member.
+
+        Raises:
+            ArtifactError: there is none of that name.
+        """
+        if name not in self._members:
+            raise ArtifactError(f"the artifact has no member {name!r}")
+        return self._members[name]
+
+    def has(self, name: str) -> bool:
+        """Say whether there is a member of that name."""
+        return name in self._members
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the artifact as a file would have them; equal artifacts give equal bytes."""
+        stream = io.BytesIO()
+        write_zip(stream, self._members)
+        return stream.getvalue()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the artifact to a file.
+
+        The file appears whole or not at all: sessions that have mapped an older one keep theirs.
+
+        Raises:
+            ArtifactError: the file cannot be written.
+        """
+        target = Path(path)
+        try:
+            with NamedTemporaryFile(
+                dir=target.parent, prefix=f".{target.name}.", delete=False
+            ) as file:
+                try:
+                    write_zip(file, self._members)
+                    file.close()
+                    Path(file.name).chmod(0o666 & ~_umask())
+                    Path(file.name).replace(target)
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        Path(file.name).unlink()
+                    raise
+        except OSError as error:
+            raise ArtifactError(
+                f"{os.fspath(path)}: cannot be written: {error.strerror or error}"
+            ) from None
+
+
+def _check_members(manifest: Manifest, members: Mapping[str, memoryview]) -> None:
+    listed = manifest.files.keys() | {MANIFEST}
+    for name in sorted(listed ^ members.keys()):
+        raise ArtifactError(
+            f"damaged: the member {name} is {'missing' if name in listed else 'not in the manifest'}"
+        )
+    for name, file in manifest.files.items():
+        if members[name].nbytes != file.size:
+            raise ArtifactError(
+                f"damaged: the member {name} has {members[name].nbytes} bytes, not {file.size}"
+            )
+    digests = _digests({name: members[name] for name in manifest.files})
+    for name, file in manifest.files.items():
+        if digests[name] != file.sha256:
+            raise ArtifactError(
+                f"damaged: the member {name} does not have the digest that the manifest gives"
+            )
+
+
+def _digests(views: Mapping[str, memoryview]) -> dict[str, str]:
+    """Return the sha256 of every member; several threads, because hashing is most of a load's time."""
+    waiting = sorted(views.items(), key=lambda item: item[1].nbytes)
+    found: dict[str, str] = {}
+
+    def work() -> None:
+        # list.pop and setting an item are atomic; the largest member goes first.
+        while waiting:
+            try:
+                name, view = waiting.pop()
+            except IndexError:
+                return
+            found[name] = hashlib.sha256(view).hexdigest()
+
+    total = sum(view.nbytes for view in views.values())
+    helpers = min(MAX_HASH_THREADS, os.cpu_count() or 1, len(views)) - 1 if total > 1_000_000 else 0
+    threads = [threading.Thread(target=work) for _ in range(helpers)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def _flat(data: Buffer) -> memoryview:
+    if isinstance(data, np.ndarray):
+        data = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
+    view = memoryview(data)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def _umask() -> int:
+    """Return the process's umask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,366 @@
+"""Taking the caller's inputs: any array, any layout; every name, type and shape checked.
+
+The path for plain numpy arrays of the right type costs about a microsecond an input; all the
+rest (conversions, and errors that say what is wrong) happens off it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tvm_ffi import Tensor, from_dlpack
+
+from hcomp.artifact.manifest import ValueSpec
+from hcomp.artifact.types import (
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    ValueType,
+    shape_text,
+)
+from hcomp.dims import Dim, evaluate, is_symbol
+from hcomp.dtypes import dtype_name, is_float, is_integer, numpy_dtype
+from hcomp.errors import RunError
+from hcomp.runtime.resources import numpy_is_plain
+from hcomp.runtime.values import ALIGNMENT, address, aligned_copy, to_array, to_tensor
+
+Shape = tuple[int, ...]
+
+MAX_KNOWN_SHAPES = 4096
+MAX_SPARE_BYTES = 1 << 16
+MAX_SPARES = 8
+
+_MISALIGNED = ALIGNMENT - 1
+
+
+@dataclass
+class Bound:
+    """Inputs ready to run: values in the program's order, and where their memory is.
+
+    `borrowed` are staging buffers to give back after the run; `torch` says that the caller
+    passed torch tensors and wants them back.
+    """
+
+    values: list[object]
+    addresses: set[int]
+    borrowed: list[tuple[list[_Spare], _Spare]]
+    torch: bool
+
+
+_Spare = tuple[np.ndarray, Tensor]
+
+
+@dataclass
+class _Row:
+    """One input: its type, the numpy dtype of its fast path, and spare staging buffers."""
+
+    name: str
+    type: ValueType
+    dtype: np.dtype | None = None
+    shape: Shape | None = None  # where it is static
+    for_kernel: bool = False
+    spares: list[_Spare] = field(default_factory=list)
+
+
+class InputBinder:
+    """Checks and converts the inputs of a program with the given inputs' types.
+
+    `for_kernels[i]` says that generated code reads input i, so that it becomes a tensor here.
+    """
+
+    def __init__(self, specs: Sequence[ValueSpec], for_kernels: Sequence[bool]) -> None:
+        self._rows = [_row(spec, used) for spec, used in zip(specs, for_kernels, strict=True)]
+        self._names = frozenset(spec.name for spec in specs)
+        self._known: set[tuple[Shape | None, ...]] = set()
+
+    def bind(self, inputs: Mapping[str, object]) -> Bound:
+        """Return the inputs ready to run.
+
+        Raises:
+            RunError: a name is missing or unknown, or a type or shape does not fit; names the
+                input, what was expected in the model's own symbols, and what was found.
+        """
+        values: list[object] = []
+        shapes: list[Shape | None] = []
+        torch = False
+        if len(inputs) != len(self._rows):
+            self._refuse_names(inputs)
+        for row in self._rows:
+            try:
+                value = inputs[row.name]
+            except KeyError:
+                self._refuse_names(inputs)
+                raise
+            if type(value) is not np.ndarray or value.dtype is not row.dtype:
+                torch = torch or _is_torch(value)
+                value = _accept(row, value)
+            values.append(value)
+            shapes.append(value.shape if isinstance(row.type, TensorType) else None)  # type: ignore[attr-defined]
+        if (key := tuple(shapes)) not in self._known:
+            self._check_shapes(shapes)
+            if len(self._known) < MAX_KNOWN_SHAPES:
+                self._known.add(key)
+        return self._convert(values, torch)
+
+    def _convert(self, values: list[object], torch: bool) -> Bound:
+        """Turn arrays that kernels read into tensors over aligned memory."""
+        bound = Bound(values, set(), [], torch)
+        for i, row in enumerate(self._rows):
+            value = values[i]
+            if row.for_kernel and isinstance(value, np.ndarray):
+                value = values[i] = _kernel_input(row, value, bound)
+            if isinstance(value, Tensor):
+                bound.addresses.add(value.data_ptr())
+            elif isinstance(value, np.ndarray):
+                bound.addresses.add(address(value))
+        return bound
+
+    def _refuse_names(self, inputs: Mapping[str, object]) -> None:
+        missing = [row.name for row in self._rows if row.name not in inputs]
+        unknown = [str(name) for name in inputs if name not in self._names]
+        if not missing and not unknown:
+            return
+        parts = [f"input {name!r} is missing" for name in missing] + [
+            f"there is no input {n!r}" for n in unknown
+        ]
+        wanted = ", ".join(f"{row.name}: {row.type}" for row in self._rows) or "none"
+        raise RunError(f"{', '.join(parts)}; the model's inputs are {wanted}")
+
+    def _check_shapes(self, shapes: Sequence[Shape | None]) -> None:
+        """Check all shapes against the types; equal symbols must have equal sizes."""
+        sizes: dict[str, int] = {}
+        found_in: dict[str, str] = {}
+        rows = [
+            (row, shape) for row, shape in zip(self._rows, shapes, strict=True) if shape is not None
+        ]
+        for row, shape in rows:
+            dims = row.type.shape if isinstance(row.type, TensorType) else None
+            if dims is None:
+                continue
+            if len(dims) != len(shape):
+                _mismatch(row, shape, f"{len(shape)} dimensions, not {len(dims)}")
+            for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+                if isinstance(dim, int) and dim != size:
+                    _mismatch(row, shape, f"axis {axis} is {size}, not {dim}")
+                if is_symbol(dim):
+                    name = str(dim)
+                    if sizes.setdefault(name, size) != size:
+                        _mismatch(
+                            row,
+                            shape,
+                            f"{name} is {sizes[name]} in {found_in[name]} and {size} here",
+                        )
+                    found_in.setdefault(name, f"input {row.name!r}")
+        for row, shape in rows:
+            _check_expressions(row, shape, sizes)
+
+
+def _row(spec: ValueSpec, for_kernel: bool) -> _Row:
+    row = _Row(spec.name, spec.type, for_kernel=for_kernel)
+    if isinstance(spec.type, TensorType):
+        if numpy_is_plain(spec.type.dtype):
+            row.dtype = numpy_dtype(spec.type.dtype)
+        if spec.type.shape is not None and not any(isinstance(dim, Dim) for dim in spec.type.shape):
+            row.shape = tuple(dim for dim in spec.type.shape if isinstance(dim, int))
+    return row
+
+
+def _kernel_input(row: _Row, array: np.ndarray, bound: Bound) -> Tensor:
+    """Return an input as a tensor that kernels can read, over its own memory where that is fit."""
+    if row.dtype is None or row.dtype.kind not in "biuf":
+        return to_tensor(array)
+    if array.flags.carray:
+        tensor = from_dlpack(array)
+        if not tensor.data_ptr() & _MISALIGNED and array.size:
+            return tensor
+    elif array.flags.c_contiguous and array.size:  # read-only
+        return to_tensor(array)
+    if row.shape is None or array.nbytes > MAX_SPARE_BYTES:
+        return aligned_copy(array)
+    # Small arrays from numpy are aligned to 16 only: a buffer that is kept saves 2 us a call.
+    try:
+        spare = row.spares.pop()
+    except IndexError:
+        tensor = aligned_copy(array)
+        spare = (np.from_dlpack(tensor), tensor)
+    else:
+        np.copyto(spare[0], array)
+    bound.borrowed.append((row.spares, spare))
+    return spare[1]
+
+
+def give_back(bound: Bound) -> None:
+    """Return the staging buffers of a run that is over."""
+    for spares, spare in bound.borrowed:
+        if len(spares) < MAX_SPARES:
+            spares.append(spare)
+
+
+def _is_torch(value: object) -> bool:
+    """Say whether a value is, or holds, a torch tensor; torch is never imported for this."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if isinstance(value, list | tuple):
+        return any(_is_torch(element) for element in value)
+    return isinstance(value, torch.Tensor)
+
+
+def _accept(row: _Row, value: object) -> object:
+    """Return an input that is not a plain array of the right dtype as an array, tensor, list..."""
+    try:
+        return _as_type(row.type, value)
+    except _UnfitError as error:
+        raise RunError(f"input {row.name!r}: expected {row.type}, got {error}") from None
+
+
+class _UnfitError(Exception):
+    """Says what was found instead."""
+
+
+def _as_type(type_: ValueType, value: object) -> object:
+    match type_:
+        case TensorType():
+            return _as_tensor(type_, value)
+        case OptionalType(element):
+            return None if value is None else _as_type(element, value)
+        case SequenceType(element):
+            if not isinstance(value, list | tuple):
+                raise _UnfitError(_describe(value))
+            return [
+                to_array(v) if isinstance(v, Tensor) else v
+                for v in (_as_type(element, v) for v in value)
+            ]
+        case MapType():
+            if not isinstance(value, Mapping):
+                raise _UnfitError(_describe(value))
+            return dict(value)
+
+
+def _as_tensor(type_: TensorType, value: object) -> object:
+    """Return an array or tensor of the right element type."""
+    if _is_torch(value):
+        return _from_torch(type_, value)
+    if isinstance(value, np.ndarray | np.generic):
+        return _from_numpy(type_, np.asarray(value))
+    if hasattr(value, "__dlpack__"):
+        return _from_dlpack(type_, value)
+    return _from_python(type_, value)
+
+
+def _from_numpy(type_: TensorType, array: np.ndarray) -> np.ndarray:
+    try:
+        name = dtype_name(array.dtype)
+    except KeyError:
+        name = str(array.dtype)
+    if name != type_.dtype:
+        raise _UnfitError(_spell(name, array.shape))
+    if name == "string":
+        return array.astype(object)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _from_torch(type_: TensorType, value: Any) -> object:
+    if value.device.type != "cpu":
+        raise _UnfitError(f"a tensor on {value.device}: move it to the cpu")
+    name = str(value.dtype).removeprefix("torch.")
+    if name != type_.dtype:
+        raise _UnfitError(_spell(name, tuple(value.shape)))
+    value = (
+        value.detach().resolve_conj().resolve_neg()
+        if name.startswith("complex")
+        else value.detach()
+    )
+    if name.startswith("complex"):
+        return value.numpy()
+    value = value.contiguous()
+    if value.data_ptr() & _MISALIGNED or not value.numel():
+        fresh = (
+            to_array(_export(value))
+            if value.numel()
+            else np.empty(tuple(value.shape), numpy_dtype(name))
+        )
+        return to_tensor(np.array(fresh))
+    return _export(value)
+
+
+def _from_dlpack(type_: TensorType, value: Any) -> object:
+    if value.__dlpack_device__()[0] not in (1, 3, 11, 13):  # cpu, and host memory of cuda, rocm
+        raise _UnfitError(f"an array on device {value.__dlpack_device__()}: move it to the cpu")
+    tensor = _export(value)
+    shape = tuple(tensor.shape)
+    if str(tensor.dtype) != type_.dtype:
+        raise _UnfitError(_spell(str(tensor.dtype), shape))
+    if not tensor.is_contiguous() or tensor.data_ptr() & _MISALIGNED or not tensor.numel():
+        return to_tensor(np.array(to_array(tensor)))
+    return tensor
+
+
+def _export(value: Any) -> Tensor:
+    try:
+        return from_dlpack(value)
+    except (RuntimeError, ValueError, TypeError, BufferError) as error:
+        raise _UnfitError(f"{type(value).__name__} that DLPack cannot pass on ({error})") from error
+
+
+def _from_python(type_: TensorType, value: object) -> np.ndarray:
+    """Return a scalar or nested list, whose numbers have no type of their own, in the input's type."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise _UnfitError(f"{type(value).__name__} of uneven lengths") from None
+    name, kind = type_.dtype, array.dtype.kind
+    fits = {
+        "b": name == "bool",
+        "i": is_integer(name) or is_float(name),
+        "u": is_integer(name) or is_float(name),
+        "f": is_float(name) or not array.size,
+        "U": name == "string",
+    }
+    if not fits.get(kind, False):
+        raise _UnfitError(_describe(value))
+    try:
+        if is_integer(name) and array.size:
+            _check_range(array, name)
+        return array.astype(numpy_dtype(name))
+    except OverflowError:
+        raise _UnfitError(f"a number out of the range of {name}") from None
+
+
+def _check_range(array: np.ndarray, name: str) -> None:
+    bits = int(name.lstrip("uint"))
+    low, high = (
+        (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
+    if int(array.min()) < low or int(array.max()) > high:
+        raise OverflowError
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return _spell(str(value.dtype), value.shape)
+    return "None" if value is None else f"{type(value).__name__} {repr(value)[:60]}"
+
+
+def _spell(dtype: str, shape: Shape) -> str:
+    return dtype + shape_text(shape)
+
+
+def _mismatch(row: _Row, shape: Shape, reason: str) -> None:
+    dtype = row.type.dtype if isinstance(row.type, TensorType) else ""
+    raise RunError(f"input {row.name!r}: expected {row.type}, got {_spell(dtype, shape)}: {reason}")
+
+
+def _check_expressions(row: _Row, shape: Shape, sizes: Mapping[str, int]) -> None:
+    """Check dimensions such as 2*N, where the symbols have sizes."""
+    dims = row.type.shape if isinstance(row.type, TensorType) else None
+    for axis, (dim, size) in enumerate(zip(dims or (), shape, strict=dims is not None)):
+        if isinstance(dim, Dim) and dim.symbols <= sizes.keys():
+            wanted = evaluate(dim, sizes)
+            if wanted != size:
+                _mismatch(row, shape, f"axis {axis} is {size}, not {dim} = {wanted}")

@@ -1,0 +1,153 @@
+"""Launching a region: its inputs in the executor's form, its errors in the user's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm_ffi import Tensor
+
+from hcomp.artifact.program import Constant, Launch
+from hcomp.artifact.types import TensorType
+from hcomp.dtypes import numpy_dtype
+from hcomp.errors import ArtifactError, HcompError, RunError
+from hcomp.runtime.host import HostRegion, onnx_region, reference_region
+from hcomp.runtime.library import first_line
+from hcomp.runtime.resources import Resources
+from hcomp.runtime.values import CARRIERS, to_array, to_host, to_tensor
+from hcomp.runtime.vm import KernelRegion, vm_region
+
+Action = Callable[[list[object]], None]
+Symbols = list[tuple[int, int]]
+
+
+def launch_step(
+    step: Launch,
+    resources: Resources,
+    constants: Sequence[Constant],
+    inputs: list[int],
+    symbols: Symbols,
+    outputs: list[int],
+) -> Action:
+    """Return a step that runs one region; values are slot numbers, symbols (slot, axis).
+
+    Raises:
+        ArtifactError: the region cannot be loaded; names it.
+    """
+    try:
+        if step.executor == "vm":
+            return _kernel_step(
+                step, _kernels(step, resources, constants), inputs, symbols, outputs
+            )
+        arrays = [resources.constant_array(spec) for spec in constants]
+        return _host_step(step, _host_region(step, resources), arrays, inputs, symbols, outputs)
+    except ArtifactError as error:
+        raise ArtifactError(f"region {step.region}: {error}") from error
+
+
+def _kernels(step: Launch, resources: Resources, constants: Sequence[Constant]) -> KernelRegion:
+    objects = step.files.get("object")
+    return vm_region(
+        resources.member(step, "program"),
+        None if objects is None else resources.member(step, "object"),
+        [resources.constant_tensor(spec) for spec in constants],
+    )
+
+
+def _host_region(step: Launch, resources: Resources) -> HostRegion:
+    if step.executor == "reference":
+        return reference_region(resources.member(step, "program"))
+    return onnx_region(resources.member(step, "model"), resources.threads)
+
+
+def _kernel_step(
+    step: Launch, region: KernelRegion, inputs: list[int], symbols: Symbols, outputs: list[int]
+) -> Action:
+    """Return a step that calls native code."""
+    if "" in step.inputs:
+        raise ArtifactError("generated code has no optional inputs")
+    single = outputs[0] if len(outputs) == 1 else None
+    finish = _finish_carried(step, outputs)
+
+    def act(slots: list[object]) -> None:
+        arguments = [slots[i] for i in inputs]
+        for k, value in enumerate(arguments):
+            if not isinstance(value, Tensor):
+                # Kept in the slot, so that the next region need not convert it again.
+                arguments[k] = slots[inputs[k]] = _as_tensor(step, k, value)
+        sizes = [slots[i].shape[axis] for i, axis in symbols] if symbols else None  # type: ignore[attr-defined]
+        try:
+            result = region(arguments, sizes)
+        except Exception as error:  # generated code raises what its kernels ask for
+            raise _failed(step, error) from error
+        if single is not None and isinstance(result, Tensor):
+            slots[single] = result
+        else:
+            _spread(step, result, slots, outputs)
+        if finish is not None:
+            finish(slots)
+
+    return act
+
+
+def _host_step(
+    step: Launch,
+    region: HostRegion,
+    constants: list[Any],
+    inputs: list[int],
+    symbols: Symbols,
+    outputs: list[int],
+) -> Action:
+    """Return a step that calls numpy functions or ONNX Runtime."""
+
+    def act(slots: list[object]) -> None:
+        arguments = [to_host(slots[i]) for i in inputs]
+        sizes = [int(slots[i].shape[axis]) for i, axis in symbols]  # type: ignore[attr-defined]
+        try:
+            results = region([*arguments, *constants], sizes)
+        except Exception as error:  # numpy and ONNX Runtime raise errors of many classes
+            raise _failed(step, error) from error
+        _spread(step, results, slots, outputs)
+
+    return act
+
+
+def _spread(step: Launch, results: Sequence[Any], slots: list[object], outputs: list[int]) -> None:
+    if isinstance(results, Tensor) or len(results) != len(outputs):
+        found = 1 if isinstance(results, Tensor) else len(results)
+        raise RunError(
+            f"region {step.region} returned {found} values, the artifact says {len(outputs)}"
+        )
+    for i, value in zip(outputs, results, strict=True):
+        slots[i] = value
+
+
+def _finish_carried(step: Launch, outputs: list[int]) -> Action | None:
+    """Return what gives outputs of sub-byte types, which kernels return as bytes, their own type."""
+    types = [(i, step.types.get(name)) for i, name in zip(outputs, step.outputs, strict=True)]
+    carried = [(i, t.dtype) for i, t in types if isinstance(t, TensorType) and t.dtype in CARRIERS]
+    if not carried:
+        return None
+
+    def finish(slots: list[object]) -> None:
+        for i, dtype in carried:
+            slots[i] = to_array(slots[i]).view(numpy_dtype(dtype))
+
+    return finish
+
+
+def _as_tensor(step: Launch, index: int, value: object) -> Tensor:
+    try:
+        return to_tensor(value)
+    except RunError as error:
+        raise RunError(f"region {step.region}: input {step.inputs[index]!r}: {error}") from error
+
+
+def _failed(step: Launch, error: Exception) -> RunError:
+    nodes = (
+        f" ({', '.join(step.nodes[:3])}{', ...' if len(step.nodes) > 3 else ''})"
+        if step.nodes
+        else ""
+    )
+    reason = str(error) if isinstance(error, HcompError) else first_line(error)
+    return RunError(f"region {step.region}{nodes} failed on {step.device}: {reason}")

@@ -1,0 +1,78 @@
+"""What the steps of one session share: members, constants in memory, threads."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm_ffi import Tensor
+
+from hcomp.artifact.program import Constant, Launch
+from hcomp.artifact.store import Artifact
+from hcomp.artifact.types import item_bytes
+from hcomp.dtypes import numpy_dtype
+from hcomp.errors import ArtifactError
+from hcomp.runtime.values import BITS, CARRIERS, array_of, empty_tensor, reinterpret, to_tensor
+
+KERNEL_KINDS = ("cpu",)
+
+
+class Resources:
+    """The artifact of a session, its constants as tensors, and the number of threads."""
+
+    def __init__(self, artifact: Artifact, threads: int) -> None:
+        self.threads = threads
+        self._artifact = artifact
+        self._kinds = {device.name: device.kind for device in artifact.manifest.devices}
+        self._tensors: dict[Constant, Tensor] = {}
+
+    def member(self, step: Launch, key: str) -> memoryview:
+        """Return the bytes of one of a launch's files."""
+        if key not in step.files:
+            raise ArtifactError(
+                f"the step names no file {key!r}, which the executor {step.executor} needs"
+            )
+        return self._artifact.member(step.files[key])
+
+    def is_kernel_device(self, name: str) -> bool:
+        """Say whether values on a device are tensors for generated code, rather than arrays."""
+        return self._kinds[name] in KERNEL_KINDS
+
+    def constant(self, spec: Constant) -> Tensor | np.ndarray:
+        """Return a constant in the form in which values flow: a tensor where its type has one."""
+        if spec.dtype in CARRIERS or spec.dtype.startswith("complex"):
+            return self.constant_array(spec)
+        return self.constant_tensor(spec)
+
+    def constant_tensor(self, spec: Constant) -> Tensor:
+        """Return a constant as a tensor over the artifact's memory (copied once if misaligned)."""
+        if spec not in self._tensors:
+            self._tensors[spec] = self._load(spec)
+        return self._tensors[spec]
+
+    def constant_array(self, spec: Constant) -> np.ndarray:
+        """Return a constant as an array over the artifact's memory; nobody may write to it."""
+        if spec.dtype.startswith("complex"):
+            view = self._artifact.member(spec.file)
+            array = np.frombuffer(view, numpy_dtype(spec.dtype)).reshape(spec.shape)
+        else:
+            array = array_of(self.constant_tensor(spec), spec.dtype)
+        array.flags.writeable = False
+        return array
+
+    def addresses(self) -> frozenset[int]:
+        """Return where the constants are that were asked for."""
+        return frozenset(tensor.data_ptr() for tensor in self._tensors.values())
+
+    def _load(self, spec: Constant) -> Tensor:
+        carrier = CARRIERS.get(spec.dtype, spec.dtype)
+        view = self._artifact.member(spec.file)
+        if not view.nbytes:
+            return empty_tensor(spec.shape, carrier)
+        if carrier == spec.dtype and numpy_is_plain(carrier):
+            return to_tensor(np.frombuffer(view, carrier).reshape(spec.shape))
+        bits = np.frombuffer(view, BITS[item_bytes(spec.dtype)]).reshape(spec.shape)
+        return reinterpret(to_tensor(bits), carrier)
+
+
+def numpy_is_plain(dtype: str) -> bool:
+    """Say whether numpy itself has the element type; asks without importing ml_dtypes."""
+    return not dtype.startswith(("bfloat16", "float8", "float4")) and dtype not in CARRIERS

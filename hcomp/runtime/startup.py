@@ -1,0 +1,32 @@
+"""Starting fast: for the command line only, never for a library call.
+
+`tvm_ffi` imports torch and ml_dtypes by itself where they are installed, which takes 1.5 s and
+0.4 s and which running an artifact does not need. A library must not change what its host can
+import, so only `hcomp run` and its like, which own their process, come here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+OPTIONAL = ("torch", "ml_dtypes")
+
+
+@contextmanager
+def without_optional_imports() -> Iterator[None]:
+    """Make `import torch` and `import ml_dtypes` fail inside the block, unless they are loaded."""
+    hidden = [name for name in OPTIONAL if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None means "no such module"
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+def import_runtime() -> None:
+    """Import hcomp's runtime without torch and ml_dtypes; both can be imported afterwards."""
+    with without_optional_imports():
+        import hcomp.runtime.session  # noqa: F401  # the import is the effect

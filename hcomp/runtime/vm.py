@@ -1,0 +1,60 @@
+"""Regions of native code: Relax VMs, one for every thread that is inside of the region.
+
+A VM keeps registers and is not safe for two threads at once; its code and constants are. So a
+region holds a pool of idle VMs that grows to the number of calls that overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm_ffi import Shape, Tensor
+
+from hcomp.errors import ArtifactError
+from hcomp.runtime.library import first_line, load_executable
+
+ENTRY = "main"
+CPU_TYPE, CPU_ID, POOLED_MEMORY = 1, 0, 2
+
+KernelRegion = Callable[[list[Any], list[int] | None], Any]
+
+
+def vm_region(
+    program: memoryview, objects: memoryview | None, constants: Sequence[Tensor]
+) -> KernelRegion:
+    """Return a region as a function of its input tensors and its symbols (None where it has none).
+
+    It may be called from many threads at once, and returns a tensor or several.
+
+    Raises:
+        ArtifactError: the files are no VM program and object code for this machine.
+    """
+    executable = load_executable(program, objects)
+    bound = list(constants)
+
+    def new_machine() -> Callable[..., Any]:
+        machine = executable["vm_load_executable"]()
+        machine["vm_initialization"](CPU_TYPE, CPU_ID, POOLED_MEMORY)
+        function: Callable[..., Any] = machine[ENTRY]
+        return function
+
+    try:
+        idle = [new_machine()]
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"the kernels cannot be loaded: {first_line(error)}") from error
+
+    def call(inputs: list[Any], symbols: list[int] | None) -> Any:
+        arguments = inputs + bound if bound else inputs
+        if symbols is not None:
+            arguments = [*arguments, Shape(symbols)]
+        try:
+            machine = idle.pop()  # atomic
+        except IndexError:
+            machine = new_machine()
+        result = machine(*arguments)
+        # Only a machine that ended well is used again: an error leaves its frames on its stack.
+        idle.append(machine)
+        return result
+
+    return call
