@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto, NodeProto
 
@@ -11,7 +12,7 @@ from hcomp.capture.context import NodeContext, Refused, RunTime
 from hcomp.capture.extern import ExternContext, emit_extern
 from hcomp.capture.onnx_ops import CONVERTERS
 from hcomp.capture.onnx_types import Symbols, to_array, value_type
-from hcomp.dims import is_symbol, symbols_of
+from hcomp.dims import symbols_of
 from hcomp.errors import CaptureError
 from hcomp.ir.builder import GraphBuilder, Names
 from hcomp.ir.graph import Graph, Origin
@@ -92,7 +93,17 @@ class Scope:
         return self.parent is not None and self.parent.visible(symbol)
 
 
-def capture_graph(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Graph:
+@dataclass(frozen=True)
+class Captured:
+    """A model as a graph, with the model's own names of its inputs and outputs, in order."""
+
+    graph: Graph
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def capture_graph(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Captured:
     """Return the graph of a normalised ONNX model; `shapes` makes inputs static.
 
     Raises:
@@ -102,6 +113,7 @@ def capture_graph(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Gra
     builder = GraphBuilder(model.graph.name or "main", names)
     scope = Scope(model, builder, Symbols(names))
     _bind_shapes(model.graph, scope.symbols, shapes)
+    inputs: list[str] = []
     given = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
     for info in model.graph.input:
         if info.name in given:
@@ -112,9 +124,11 @@ def capture_graph(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Gra
         if info.name in shapes:
             declared = _with_shape(info.name, declared, shapes[info.name])
         scope.values[info.name] = builder.input(info.name, declared)
+        inputs.append(info.name)
     convert_body(scope, model.graph)
-    outputs = [scope.find(o.name) for o in model.graph.output]
-    return builder.finish(outputs)
+    names_out = tuple(o.name for o in model.graph.output)
+    graph = builder.finish([scope.find(name) for name in names_out])
+    return Captured(graph, graph.name, tuple(inputs), names_out)
 
 
 def _bind_shapes(graph: GraphProto, symbols: Symbols, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -214,7 +228,3 @@ def finish_subgraph(scope: Scope, outputs: Sequence[str]) -> tuple[Graph, tuple[
     for symbol in sorted(used):
         scope.carry_symbol(symbol)
     return scope.builder.finish(outputs), tuple(scope.captures)
-
-
-FindConverter = Callable[[NodeContext], str | Sequence[str]]
-__all__ = ["Scope", "capture_graph", "convert_subgraph", "finish_subgraph", "is_symbol"]

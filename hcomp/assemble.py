@@ -1,0 +1,210 @@
+"""From a plan to an artifact: every region's code, every constant once, and the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcomp.artifact.store import Artifact
+from hcomp.codegen.extern_region import extern_model
+from hcomp.dims import is_symbol
+from hcomp.ir.graph import Graph, array_digest
+from hcomp.ir.types import OptionalType, SequenceType, TensorType, Type
+from hcomp.partition.plan import EXTERN, HOST, Control, Plan, Region, Transfer, located
+from hcomp.partition.regions import region_graph
+from hcomp.targets.base import Emitted, Target
+
+Json = dict[str, Any]
+
+
+def assemble(
+    plan: Plan, targets: Mapping[str, Target], *, name: str, inputs: Sequence[str], outputs: Sequence[str],
+    version: str, extra: Mapping[str, bytes],
+) -> Artifact:  # fmt: skip
+    """Return the artifact of a plan.
+
+    Args:
+        inputs, outputs: the model's own names of the graph's inputs and outputs, in order.
+        extra: further members (the graph's text, the plan).
+    """
+    parts = _Parts(targets)
+    program = parts.program(plan, "")
+    graph = plan.graph
+    fields: Json = {
+        "hcomp": version,
+        "name": name,
+        "inputs": [
+            {"name": own, "type": type_json(v.type)}
+            for own, v in zip(inputs, graph.inputs, strict=True)
+        ],
+        "outputs": [
+            {"name": own, "type": type_json(graph.types[v])}
+            for own, v in zip(outputs, graph.outputs, strict=True)
+        ],
+        "devices": [
+            {"name": d.name, "kind": d.kind, **targets[d.name].link_json()} for d in plan.devices
+        ],
+        "cpu": parts.cpu,
+        "program": program,
+        "summary": {},
+    }
+    return Artifact.build(fields, {**parts.members, **extra})
+
+
+def type_json(value: Type) -> Json:
+    """Return a type as the manifest writes it."""
+    match value:
+        case TensorType(dtype=dtype, shape=shape):
+            dims = None if shape is None else [d if isinstance(d, int) else str(d) for d in shape]
+            return {"dtype": dtype, "shape": dims}
+        case SequenceType(element=element):
+            return {"sequence": type_json(element)}
+        case OptionalType(element=element):
+            return {"optional": type_json(element)}
+    return {"opaque": value.text}
+
+
+class _Parts:
+    """The members of an artifact while its programs are written."""
+
+    def __init__(self, targets: Mapping[str, Target]) -> None:
+        self.targets = targets
+        self.members: dict[str, Any] = {}
+        self.cpu: Json = {}
+
+    def program(self, plan: Plan, prefix: str) -> Json:
+        """Return the program of one plan; `prefix` keeps region names of bodies apart."""
+        graph = plan.graph
+        constants: Json = {}
+        steps = [self._step(plan, step, prefix, constants) for step in plan.steps]
+        outputs = [self._output(graph, name, constants) for name in graph.outputs]
+        _mark_dead(steps, outputs)
+        return {
+            "inputs": [v.name for v in graph.inputs],
+            "outputs": outputs,
+            "constants": constants,
+            "steps": steps,
+        }
+
+    def _step(self, plan: Plan, step: Region | Transfer | Control, prefix: str, constants: Json) -> Json:
+        match step:
+            case Transfer():
+                return {
+                    "kind": "copy", "value": located(step.value, step.source), "to": step.copied,
+                    "from": step.source, "to_device": step.target,
+                    "predicted_us": 1e6 * (step.end - step.start),
+                }  # fmt: skip
+            case Control():
+                return self._control(plan, step, prefix, constants)
+        return self._launch(plan, step, prefix, constants)
+
+    def _control(self, plan: Plan, step: Control, prefix: str, constants: Json) -> Json:
+        node = plan.graph.nodes[step.node]
+        bodies = {
+            name: self.program(body, f"{prefix}{step.name}.{name}.")
+            for name, body in step.bodies.items()
+        }
+        common = {
+            "kind": node.op,
+            "inputs": [self._operand(plan.graph, i, constants) if i else "" for i in node.inputs],
+            "outputs": [v.name for v in node.outputs],
+        }
+        if node.op == "if":
+            return {**common, **bodies}
+        carried = node.attrs["carried"]
+        assert isinstance(carried, int)
+        scans = node.outputs[carried:]
+        types = {v.name: type_json(v.type) for v in scans}
+        return {**common, **bodies, "carried": carried, "scans": len(scans), "types": types}
+
+    def _launch(self, plan: Plan, region: Region, prefix: str, constants: Json) -> Json:
+        graph = plan.graph
+        name = prefix + region.name
+        part = region_graph(graph, region.nodes, name, region.inputs, region.outputs)
+        emitted = self._emit(part, region, name)
+        paths = {}
+        for role, data in emitted.files.items():
+            paths[role] = f"regions/{name}/{emitted.names[role]}"
+            self.members[paths[role]] = data
+        return {
+            "kind": "launch", "region": name, "device": region.device, "executor": region.executor,
+            "inputs": [located(i, region.memory) for i in region.inputs],
+            "outputs": [located(o, region.memory) for o in region.outputs],
+            "types": {located(o, region.memory): type_json(graph.types[o]) for o in region.outputs},
+            "constants": [self._constant(array, constants) for _, array in emitted.constants],
+            "symbols": [_source(plan, region, s) for s in emitted.symbols],
+            "files": paths, "fresh_outputs": list(emitted.fresh_outputs), "guards": list(emitted.guards),
+            "nodes": [graph.nodes[i].label for i in region.nodes[:4]],
+            "predicted_us": 1e6 * region.seconds,
+        }  # fmt: skip
+
+    def _emit(self, part: Graph, region: Region, name: str) -> Emitted:
+        if region.executor == EXTERN:
+            return Emitted(
+                {"model": extern_model(part)}, {"model": "model.onnx"}, (), (True,) * len(part.outputs)
+            )
+        if region.executor == "reference":
+            from hcomp.targets.null import emit_reference
+
+            return emit_reference(part)
+        target = self.targets[region.device]
+        self.cpu = target.requirements() or self.cpu
+        return target.emit(part, name)
+
+    def _operand(self, graph: Graph, value: str, constants: Json) -> str:
+        array = graph.constant.get(value)
+        return value if array is None else self._constant(array, constants)
+
+    def _output(self, graph: Graph, value: str, constants: Json) -> str:
+        return self._operand(graph, value, constants)
+
+    def _constant(self, array: NDArray[np.generic], constants: Json) -> str:
+        """Return the program's value for a constant, stored once by its digest."""
+        from hcomp.dtypes import dtype_name
+
+        digest = array_digest(array)
+        path = f"constants/{digest}"
+        if path not in self.members:
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            self.members[path] = np.ascontiguousarray(little).reshape(-1).view(np.uint8)
+        value = f"constant:{digest[:16]}"
+        constants[value] = {"file": path, "dtype": dtype_name(array.dtype), "shape": list(array.shape)}
+        return value
+
+
+def _source(plan: Plan, region: Region, symbol: str) -> list[Any]:
+    """Return [value, axis] that has `symbol` as a plain size and exists when the region starts."""
+    graph = plan.graph
+    available = [v.name for v in graph.inputs]
+    for step in plan.steps:
+        if step is region:
+            break
+        if isinstance(step, Region):
+            available += [o for o in step.outputs if step.memory == HOST]
+        elif isinstance(step, Transfer) and step.target == HOST:
+            available.append(step.value)
+        elif isinstance(step, Control):
+            available += [v.name for v in graph.nodes[step.node].outputs]
+    for name in available:
+        value_type = graph.types[name]
+        if isinstance(value_type, TensorType) and value_type.shape is not None:
+            for axis, dim in enumerate(value_type.shape):
+                if is_symbol(dim) and str(dim) == symbol:
+                    return [name, axis]
+    raise AssertionError(f"no value gives the size {symbol} to the region {region.name}")
+
+
+def _mark_dead(steps: Sequence[Json], outputs: Sequence[str]) -> None:
+    """Note on each step the values that nothing reads after it."""
+    seen = set(outputs)
+    for step in reversed(steps):
+        read = {*step.get("inputs", ()), *step.get("constants", ())} - {""}
+        read.update(value for value, _ in step.get("symbols", ()))
+        if step["kind"] == "copy":
+            read.add(step["value"])
+        made = [step["to"]] if step["kind"] == "copy" else step["outputs"]
+        step["free"] = sorted((read | set(made)) - seen)
+        seen |= read

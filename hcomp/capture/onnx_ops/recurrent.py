@@ -1,0 +1,95 @@
+"""LSTM, GRU and RNN: onto the operators of the same names, which have ONNX's layout 0."""
+
+from collections.abc import Sequence
+
+from hcomp.capture.context import Converter, NodeContext
+
+# What each activation takes, with its default: None where it takes no such number.
+# ONNX Runtime hands out activation_alpha and activation_beta only to those that take one.
+_NUMBERS: dict[str, tuple[float | None, float | None]] = {
+    "affine": (1.0, 0.0),
+    "relu": (None, None),
+    "thresholdedrelu": (1.0, None),
+    "tanh": (None, None),
+    "sigmoid": (None, None),
+    "leakyrelu": (0.01, None),
+    "scaledtanh": (1.0, 1.0),
+    "hardsigmoid": (0.2, 0.5),
+    "elu": (1.0, None),
+    "softsign": (None, None),
+    "softplus": (None, None),
+}
+
+
+def activations(c: NodeContext, default: Sequence[str], directions: int) -> dict[str, object]:
+    """Return the attributes activations, alpha, beta and clip of a recurrent operator."""
+    names = [str(n).lower() for n in c.attr("activations", tuple(default) * directions)]
+    if len(names) != len(default) * directions:
+        raise c.refuse(f"it has {len(names)} activations where {len(default) * directions} belong")
+    alphas, betas = list(c.attr("activation_alpha", ())), list(c.attr("activation_beta", ()))
+    given: list[list[float]] = [[], []]
+    for name in names:
+        if name not in _NUMBERS:
+            raise c.refuse(f"its activation {name!r} is not one of the standard's")
+        for out, default_value, rest in zip(given, _NUMBERS[name], (alphas, betas), strict=True):
+            if default_value is None:
+                out.append(0.0)
+            else:
+                out.append(float(rest.pop(0)) if rest else default_value)
+    clip = c.attr("clip")
+    return {
+        "activations": tuple(names),
+        "alpha": tuple(given[0]),
+        "beta": tuple(given[1]),
+        "clip": None if not clip else float(clip),
+    }
+
+
+def direction_of(c: NodeContext) -> str:
+    """Return the attribute `direction`: forward, reverse or bidirectional."""
+    direction = str(c.attr("direction", "forward"))
+    if direction not in ("forward", "reverse", "bidirectional"):
+        raise c.refuse(f"its direction {direction!r} is not one of the standard's")
+    return direction
+
+
+def _lengths(c: NodeContext, index: int) -> str:
+    return c.cast(index, "int32") if c.has(index) else ""
+
+
+def _swap(c: NodeContext, value: str) -> str:
+    """Return [a, b, c] as [b, a, c]; "" stays ""."""
+    return c.emit("permute_dims", value, axes=(1, 0, 2)) if value else ""
+
+
+def _recurrent(op: str, default: Sequence[str], states: int) -> Converter:
+    def convert(c: NodeContext) -> Sequence[str]:
+        direction = direction_of(c)
+        attrs = activations(c, default, 2 if direction == "bidirectional" else 1)
+        if op == "lstm":
+            attrs["input_forget"] = bool(c.attr("input_forget", 0))
+        if op == "gru":
+            attrs["linear_before_reset"] = bool(c.attr("linear_before_reset", 0))
+        # The weights say the hidden size; output_sequence (opset 1) only names an output.
+        c.ignore("hidden_size", "output_sequence")
+        batch_first = c.attr("layout", 0) == 1
+        x, initial = c.input(0), [c.optional(5 + i) for i in range(states)]
+        if batch_first:
+            x, initial = _swap(c, x), [_swap(c, s) for s in initial]
+        inputs = [x, c.input(1), c.input(2), c.optional(3), _lengths(c, 4), *initial]
+        if op == "lstm":
+            inputs.append(c.optional(7))
+        y, *final = c.b.emit_many(op, inputs, {"direction": direction, **attrs})
+        if not batch_first:
+            return (y, *final)
+        # [T, D, B, H] is [B, T, D, H] in this layout.
+        return (c.emit("permute_dims", y, axes=(2, 0, 1, 3)), *(_swap(c, s) for s in final))
+
+    return convert
+
+
+RECURRENT: dict[str, Converter] = {
+    "LSTM": _recurrent("lstm", ("Sigmoid", "Tanh", "Tanh"), 2),
+    "GRU": _recurrent("gru", ("Sigmoid", "Tanh"), 1),
+    "RNN": _recurrent("rnn", ("Tanh",), 1),
+}

@@ -1,0 +1,80 @@
+"""THE PAGE: how a model becomes a program, stage by stage."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from hcomp import __version__
+from hcomp.assemble import assemble
+from hcomp.capture import capture_model
+from hcomp.errors import PolicyError
+from hcomp.ir.graph import Graph
+from hcomp.ir.printer import print_graph
+from hcomp.options import CompileOptions, compile_options
+from hcomp.partition.pins import parse_pin
+from hcomp.partition.plan import Plan
+from hcomp.partition.plan_json import plan_to_json
+from hcomp.partition.planner import Options, make_plan
+from hcomp.passes import PIPELINE
+from hcomp.pipeline import run_pipeline
+from hcomp.program import Program
+from hcomp.targets import load_targets
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+def compile_model(model: str | os.PathLike[str] | ModelProto, **options: Any) -> Program:
+    """Return the program that runs `model`, a path to an ONNX file or a ModelProto.
+
+    Options are those of `hcomp.options.compile_options`: devices, objective, pins, shapes, sizes,
+    strict, threads.
+
+    Raises:
+        HcompError: the model, an option or the plan is refused; the class names the stage.
+    """
+    chosen = compile_options(**options)
+    targets = load_targets(chosen.devices)
+    captured = capture_model(model, chosen.shapes)
+    graph = run_pipeline(captured.graph, PIPELINE)
+    if chosen.strict:
+        refuse_extern(graph)
+    plan = make_plan(graph, targets, planner_options(chosen))
+    artifact = assemble(
+        plan, targets, name=captured.name, inputs=captured.inputs, outputs=captured.outputs,
+        version=__version__, extra={"graph.hir": graph_text(graph), "plan.json": plan_text(plan)},
+    )  # fmt: skip
+    return Program(artifact, threads=chosen.threads)
+
+
+def planner_options(options: CompileOptions) -> Options:
+    """Return what the planner needs of the options."""
+    pins = tuple(parse_pin(text, options.devices) for text in options.pins)
+    return Options(options.devices, options.objective, pins, options.sizes)
+
+
+def refuse_extern(graph: Graph) -> None:
+    """Refuse a graph with extern nodes, as `--strict` asks.
+
+    Raises:
+        PolicyError: there is one; names the first few with their reasons.
+    """
+    extern = [node for node in graph.walk() if node.op == "extern"]
+    if extern:
+        shown = "; ".join(f"{n.origin}: {n.attrs['reason']}" for n in extern[:3])
+        raise PolicyError(
+            f"strict: {len(extern)} node(s) would run in ONNX Runtime instead of compiled code: {shown}"
+        )
+
+
+def graph_text(graph: Graph) -> bytes:
+    """Return the graph's text form as a member of the artifact."""
+    return print_graph(graph).encode()
+
+
+def plan_text(plan: Plan) -> bytes:
+    """Return the plan's JSON form as a member of the artifact."""
+    import json
+
+    return (json.dumps(plan_to_json(plan), indent=1, sort_keys=True) + "\n").encode()

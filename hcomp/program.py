@@ -1,0 +1,62 @@
+"""The program that `hcomp.compile` returns: run it, ask it why, save it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hcomp.artifact.store import Artifact
+from hcomp.partition.report import PlanReport
+
+if TYPE_CHECKING:
+    from hcomp.runtime import Session
+
+
+class Program:
+    """A compiled model in memory; what it does is what the saved artifact does.
+
+    Attributes:
+        artifact: the verified members and manifest.
+        plan: where each node runs and why, as `PlanReport` (to_dot, to_json, explain ...).
+    """
+
+    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
+        self.artifact = artifact
+        self.plan = PlanReport(json.loads(bytes(artifact.member("plan.json"))))
+        self._threads = threads
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The session that runs the program; made when first needed."""
+        if self._session is None:
+            from hcomp.runtime import Session
+
+            self._session = Session(self.artifact, threads=self._threads)
+        return self._session
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the outputs by name for inputs by name (numpy, torch, or anything with DLPack).
+
+        Raises:
+            RunError: an input is missing, unknown, or of another type or shape.
+        """
+        return self.session.run(inputs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the output (or a tuple of outputs) for inputs in the model's order."""
+        return self.session(*inputs)
+
+    def summary(self) -> dict[str, Any]:
+        """Return counts and lists: nodes, regions, copies, host_nodes, extern_nodes, predicted time."""
+        return self.plan.summary()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the artifact to a file.
+
+        Raises:
+            ArtifactError: the file cannot be written.
+        """
+        self.artifact.save(path)
