@@ -1,0 +1,22 @@
+"""The meaning of every operator: one numpy function each, by name in REFERENCE.
+
+`REFERENCE[op](*inputs, **attrs)` takes arrays (None: an absent input or an empty optional; a
+list: a sequence) and attributes as plain numbers, and returns an array of exactly the dtype that
+the operator's typing rule says, or a tuple of arrays. A result may be a view of an input.
+Used by tests, by the `null` device, by constant folding, and for host nodes at run time:
+it imports no IR.
+"""
+
+from __future__ import annotations
+
+from hcomp.reference import elementwise, index, reduce, shape
+from hcomp.reference.numeric import Function
+
+REFERENCE: dict[str, Function] = {
+    **elementwise.TABLE,
+    **shape.TABLE,
+    **reduce.TABLE,
+    **index.TABLE,
+}
+
+__all__ = ["REFERENCE"]
