@@ -1,0 +1,1 @@
+"""Heavy operators with constant weights: packed forms that the schedules turn into fast kernels."""

@@ -1,0 +1,400 @@
+"""Loops for a contraction: register tiles of rows x vectors, no predicate in the hot loop.
+
+Tails are handled outside it: the last tile of rows (or of contiguous columns) starts early and
+computes some elements twice; packed panels are padded with zeros and only their store is shortened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.schedule.contraction import Contraction, batch_count, static_rows
+from hcomp.targets.cpu.schedule.epilogue import Epilogue
+from hcomp.targets.cpu.schedule.nest import (
+    PARALLEL,
+    SERIAL,
+    VECTORIZED,
+    Expr,
+    Stmt,
+    as_int,
+    buffer,
+    ceil_div,
+    imm,
+    let,
+    load,
+    loads,
+    loop,
+    seq,
+    store,
+    substitute,
+    unravel,
+)
+
+GRAIN_OPERATIONS = 1 << 20
+"""Below this many operations a second thread costs more than it brings."""
+
+_DTYPE_BYTES = {"float32": 4, "float64": 8, "int32": 4}
+_ROW_TILES_A_TASK = 16
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The register tile of one variant.
+
+    Attributes:
+        rows: rows of the tile.
+        vectors: vectors along the columns.
+        lanes: elements of one vector.
+        copied: whether a panel of `b` is copied into a contiguous buffer first.
+    """
+
+    rows: int
+    vectors: int
+    lanes: int
+    copied: bool
+
+    @property
+    def columns(self) -> int:
+        """Columns of the tile."""
+        return self.vectors * self.lanes
+
+
+def emit_contraction(found: Contraction, epilogue: Epilogue, cpu: CpuFeatures) -> Stmt:
+    """Return the loops that compute `found` and finish every element with `epilogue`."""
+    lanes = cpu.lanes(_DTYPE_BYTES[found.accumulator])
+    rows, budget = static_rows(found), cpu.registers * 3 // 4
+    full = max(1, budget // 2)
+    if rows is not None:
+        tile_rows = min(rows, full)
+        return _with_column_guard(found, epilogue, cpu, _tile(found, tile_rows, lanes, budget))
+    many = _with_column_guard(found, epilogue, cpu, _tile(found, full, lanes, budget))
+    few = _with_column_guard(found, epilogue, cpu, _tile(found, 1, lanes, budget))
+    return tirx.IfThenElse(found.row_count >= imm(full), many, few)
+
+
+def _tile(found: Contraction, rows: int, lanes: int, budget: int) -> Tile:
+    """Choose the columns of the tile, and whether `b` has to be copied."""
+    vectors = max(2, budget // rows // 2 * 2) if rows * 4 <= budget else 2
+    vectors = min(vectors, 8)
+    columns = as_int(found.extent(found.column))
+    if found.packed is not None:
+        assert columns is not None
+        panels = -(-columns // found.packed)
+        in_panel = found.packed // lanes
+        return Tile(rows, in_panel * min(max(1, vectors // in_panel), panels), lanes, copied=False)
+    if len(found.inner) > 1:
+        return Tile(rows, *_narrow(columns, vectors, lanes), copied=False)
+    known = static_rows(found)
+    few_rows = rows == 1 or (known is not None and known <= 2 * rows)
+    fits = columns is not None and columns >= lanes
+    if found.unit and few_rows and fits:
+        return Tile(rows, *_narrow(columns, vectors, lanes), copied=False)
+    return Tile(rows, 2, lanes, copied=True)
+
+
+def _narrow(columns: int | None, vectors: int, lanes: int) -> tuple[int, int]:
+    """Return (vectors, lanes) no wider than a known number of columns."""
+    if columns is None:
+        return vectors, lanes
+    if columns < lanes:
+        return 1, columns
+    return min(vectors, columns // lanes), lanes
+
+
+def _with_column_guard(
+    found: Contraction, epilogue: Epilogue, cpu: CpuFeatures, tile: Tile
+) -> Stmt:
+    """Direct tiles need at least one tile of columns; a symbolic extent is asked at run time."""
+    main = _Variant(found, epilogue, cpu, tile).statement()
+    columns = found.extent(found.column)
+    if tile.copied or found.packed is not None or as_int(columns) is not None:
+        return main
+    narrow = Tile(tile.rows, 1, 1, copied=False)
+    small = _Variant(found, epilogue, cpu, narrow).statement()
+    return tirx.IfThenElse(columns >= imm(tile.columns), main, small)
+
+
+class _Variant:
+    """One loop nest for one register tile."""
+
+    def __init__(
+        self, found: Contraction, epilogue: Epilogue, cpu: CpuFeatures, tile: Tile
+    ) -> None:
+        self.found, self.epilogue, self.cpu, self.tile = found, epilogue, cpu, tile
+        self.columns = found.extent(found.column)
+        self.rows = found.row_count
+        self.row_tiles = ceil_div(self.rows, tile.rows)
+        if found.packed is not None:
+            panels = ceil_div(self.columns, found.packed)
+            self.column_tiles = ceil_div(panels, tile.columns // found.packed)
+        else:
+            self.column_tiles = ceil_div(self.columns, tile.columns)
+
+    def statement(self) -> Stmt:
+        """Return the whole nest: one parallel loop over (product, columns, rows) tasks."""
+        found = self.found
+        chunk = self._row_tiles_a_task()
+        row_tasks = ceil_div(self.row_tiles, chunk) if chunk is not None else imm(1)
+        batch = batch_count(found)
+        tasks = batch * self.column_tiles * row_tasks
+        kind = PARALLEL if found.operations >= GRAIN_OPERATIONS else SERIAL
+        if any(as_int(e) is None for e in found.stage.extents.values()):
+            kind = PARALLEL
+
+        def task(position: Expr) -> Stmt:
+            where, column_tile, row_task = unravel(
+                position, [batch, self.column_tiles, row_tasks]
+            )
+            return self._task(where, column_tile, row_task, chunk)
+
+        return loop(_simple(tasks), task, "task", kind)
+
+    def _row_tiles_a_task(self) -> int | None:
+        """Split rows over tasks only when products and columns give too few tasks."""
+        if self.tile.copied:
+            return None
+        tiles, columns = as_int(self.row_tiles), as_int(self.column_tiles)
+        batch = as_int(_simple(batch_count(self.found)))
+        if tiles is None or columns is None or batch is None:
+            return _ROW_TILES_A_TASK
+        if batch * columns >= 4 * self.cpu.cores or tiles == 1:
+            return None
+        return max(1, min(_ROW_TILES_A_TASK, -(-tiles // (4 * self.cpu.cores))))
+
+    def _task(self, where: Expr, column_tile: Expr, row_task: Expr, chunk: int | None) -> Stmt:
+        out: list[Stmt] = []
+        found = self.found
+        extents = [found.extent(v) for v in found.batch]
+        names = [str(v.name) for v in found.batch]
+        indices = unravel(where, extents)
+        point = {
+            v: let(n, i, out) for v, n, i in zip(found.batch, names, indices, strict=True)
+        }
+        panel, first = self._columns_of(column_tile, out)
+        point[found.column] = first
+        if self.tile.copied:
+            panel = self._copy_panel(point, first, out)
+        tiles: Expr = self.row_tiles
+        start: Expr = imm(0)
+        if chunk is not None:
+            start = row_task * imm(chunk)
+            tiles = _simple(tirx.min(imm(chunk), self.row_tiles - start))
+        out.append(
+            loop(tiles, lambda t: self._register_tile(point, panel, start + t), "row_tile")
+        )
+        return seq(out)
+
+    def _columns_of(self, tile: Expr, out: list[Stmt]) -> tuple[Expr, Expr]:
+        """Return (panel, first column) of a column tile."""
+        packed, width = self.found.packed, self.tile.columns
+        if packed is not None:
+            wide = width // packed
+            panels = as_int(ceil_div(self.columns, packed))
+            assert panels is not None
+            at = tile * imm(wide)
+            panel = at if panels % wide == 0 else tirx.min(at, imm(panels - wide))
+            panel = let("panel", panel, out)
+            return panel, let("column", panel * imm(packed), out)
+        first = tile * imm(width)
+        known = as_int(self.columns)
+        if not self.tile.copied and (known is None or known % width != 0):
+            first = tirx.min(first, self.columns - imm(width))
+        return imm(0), let("column", first, out)
+
+    def _copy_panel(self, point: dict[Any, Expr], first: Expr, out: list[Stmt]) -> Expr:
+        """Append the copy of `b[:, first : first + width]` as [k][width], padded with zeros."""
+        found, width = self.found, self.tile.columns
+        (inner,) = found.inner
+        depth = found.extent(inner)
+        panel = buffer("panel", [depth, imm(width)], found.accumulator)
+        out.append(tirx.AllocBuffer(panel))
+        known = as_int(self.columns)
+        partial = known is None or known % width != 0
+        zero = tirx.const(0, found.accumulator)
+
+        def element(k: Expr, j: Expr) -> Stmt:
+            value = substitute(found.b, {**point, inner: k, found.column: first + j})
+            return store(panel, value, k, j)
+
+        def full(_: Expr) -> Stmt:
+            if found.unit:
+                return loop(
+                    depth, lambda k: loop(imm(width), lambda j: element(k, j), "j", VECTORIZED), "k"
+                )
+            return loop(
+                depth, lambda k: seq([element(k, imm(j)) for j in range(width)]), "k"
+            )
+
+        def short(_: Expr) -> Stmt:
+            here = self.columns - first
+            return loop(
+                depth,
+                lambda k: seq(
+                    [
+                        loop(imm(width), lambda j: store(panel, zero, k, j), "j", VECTORIZED),
+                        loop(here, lambda j: element(k, j), "j"),
+                    ]
+                ),
+                "k",
+            )
+
+        if not partial:
+            out.append(full(imm(0)))
+        elif known is not None and known < width:
+            out.append(short(imm(0)))
+        else:
+            fits = first + imm(width) <= self.columns
+            out.append(tirx.IfThenElse(fits, full(imm(0)), short(imm(0))))
+        return panel
+
+    def _register_tile(self, outer: dict[Any, Expr], panel: Any, tile_number: Expr) -> Stmt:
+        """Return one register tile: zero, accumulate over k, finish."""
+        tile, found = self.tile, self.found
+        out: list[Stmt] = []
+        first_row = tile_number * imm(tile.rows)
+        known = as_int(self.rows)
+        if known is None or known % tile.rows != 0:
+            first_row = tirx.min(first_row, self.rows - imm(tile.rows))
+        first_row = let("row", first_row, out)
+        sums = buffer("sums", [tile.rows * tile.columns], found.accumulator, "local")
+        out.append(tirx.AllocBuffer(sums))
+        zero = tirx.const(0, found.accumulator)
+        for vector in range(tile.rows * tile.vectors):
+            out.append(self._lanes(lambda at: store(sums, zero, at), imm(vector * tile.lanes)))
+        points = [self._row_point(outer, first_row + imm(r), out) for r in range(tile.rows)]
+        out.append(self._accumulate(points, panel, sums))
+        out.extend(self._finish(outer, first_row, sums))
+        return seq(out)
+
+    def _lanes(self, body: Callable[[Expr], Stmt], base: Expr) -> Stmt:
+        """Return `body(base + lane)` for every lane of one vector, as one vector statement."""
+        return loop(
+            imm(self.tile.lanes), lambda lane: body(base + lane), "lane", VECTORIZED
+        )
+
+    def _row_point(
+        self, outer: dict[Any, Expr], row: Expr, out: list[Stmt]
+    ) -> dict[Any, Expr]:
+        rows = self.found.rows
+        indices = unravel(row, [self.found.extent(v) for v in rows])
+        bound = {
+            v: let(str(v.name), i, out) for v, i in zip(rows, indices, strict=True)
+        }
+        return {**outer, **bound}
+
+    def _accumulate(self, points: list[dict[Any, Expr]], panel: Any, sums: Any) -> Stmt:
+        found, tile = self.found, self.tile
+
+        def step(inner: dict[Any, Expr]) -> Stmt:
+            body = []
+            for r, point in enumerate(points):
+                a = substitute(found.a, {**point, **inner})
+                for v in range(tile.vectors):
+                    base = imm((r * tile.vectors + v) * tile.lanes)
+
+                    def add(lane: Expr, a: Expr = a, v: int = v, base: Expr = base) -> Stmt:
+                        b = self._b(points[0], inner, panel, v, lane)
+                        return store(sums, load(sums, base + lane) + a * b, base + lane)
+
+                    body.append(self._lanes(add, imm(0)))
+            return seq(body)
+
+        return self._over_inner(list(found.inner), {}, step)
+
+    def _over_inner(
+        self,
+        variables: list[Any],
+        bound: dict[Any, Expr],
+        body: Callable[[dict[Any, Expr]], Stmt],
+    ) -> Stmt:
+        if not variables:
+            return body(bound)
+        first, *rest = variables
+        return loop(
+            self.found.extent(first),
+            lambda k: self._over_inner(rest, {**bound, first: k}, body),
+            "k",
+        )
+
+    def _b(
+        self, point: dict[Any, Expr], inner: dict[Any, Expr], panel: Any, v: int, lane: Expr
+    ) -> Expr:
+        """Return lane `lane` of vector `v` of the row of `b` at `inner`."""
+        found, tile = self.found, self.tile
+        offset = v * tile.lanes
+        if tile.copied:
+            return load(panel, inner[found.inner[0]], imm(offset) + lane)
+        if found.packed is not None:
+            (source,) = loads(found.b)
+            number, within = divmod(offset, found.packed)
+            return load(
+                source.source,
+                panel + imm(number),
+                inner[found.inner[0]],
+                imm(within) + lane,
+            )
+        column = point[found.column] + imm(offset) + lane
+        return substitute(found.b, {**point, **inner, found.column: column})
+
+    def _finish(self, outer: dict[Any, Expr], first_row: Expr, sums: Any) -> list[Stmt]:
+        """Copy the sums out of the registers, then store each element through the epilogue.
+
+        The copy keeps `sums` free of variable indices (LLVM then holds it in registers) and lets one
+        compact loop serve all rows.
+        """
+        tile, found = self.tile, self.found
+        done = buffer("done", [tile.rows * tile.columns], found.accumulator, "local")
+        out: list[Stmt] = [tirx.AllocBuffer(done)]
+        for vector in range(tile.rows * tile.vectors):
+            base = imm(vector * tile.lanes)
+            out.append(self._lanes(lambda at: store(done, load(sums, at), at), base))
+        first = outer[found.column]
+
+        def row(body: Callable[[dict[Any, Expr], Expr], Stmt]) -> Stmt:
+            def one(r: Expr) -> Stmt:
+                bound: list[Stmt] = []
+                point = self._row_point(outer, first_row + r, bound)
+                return seq([*bound, body(point, r * imm(tile.columns))])
+
+            return loop(imm(tile.rows), one, "r")
+
+        def element(point: dict[Any, Expr], base: Expr, offset: Expr) -> Stmt:
+            here = {**point, found.column: first + offset}
+            return self.epilogue.finish(here, load(done, base + offset))
+
+        def whole(point: dict[Any, Expr], base: Expr) -> Stmt:
+            return seq(
+                [
+                    self._lanes(lambda at: element(point, base, at), imm(v * tile.lanes))
+                    for v in range(tile.vectors)
+                ]
+            )
+
+        def short(point: dict[Any, Expr], base: Expr) -> Stmt:
+            return loop(self.columns - first, lambda at: element(point, base, at), "c")
+
+        out.append(self._shortened(first, row(whole), row(short)))
+        return out
+
+    def _shortened(self, first: Expr, whole: Stmt, short: Stmt) -> Stmt:
+        """Return `whole`, or a run-time choice where the last columns do not fill the tile."""
+        tile, known = self.tile, as_int(self.columns)
+        padded = tile.copied or self.found.packed is not None
+        unit = self.found.packed or tile.columns
+        if not padded or (known is not None and known % unit == 0):
+            return whole
+        if known is not None and known < tile.columns:
+            return short
+        return tirx.IfThenElse(first + imm(tile.columns) <= self.columns, whole, short)
+
+
+def _simple(value: Expr) -> Expr:
+    """Return a constant for an expression of constants."""
+    from tvm.sym import Analyzer
+
+    return Analyzer().simplify(value)

@@ -1,0 +1,173 @@
+"""Vector accumulators for innermost reduction loops.
+
+LLVM may not reorder floating-point sums, so `for k: s = s + f(k)` stays scalar. Here it becomes
+
+    lanes[l] = identity;  for ko: lanes[l] = lanes[l] + f(ko * n + l);  s = s + lanes[0] + ...
+
+with a scalar loop for what is left. The sum of many partial sums is also the more accurate one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.schedule.nest import (
+    SERIAL,
+    VECTORIZED,
+    Stmt,
+    as_int,
+    buffer,
+    imm,
+    load,
+    loads,
+    loop,
+    same,
+    seq,
+    store,
+    substitute,
+    used_vars,
+)
+
+_PRIM = tvm.ir.prim.expr
+_IDENTITY = {_PRIM.Add: "zero", _PRIM.Mul: "one", _PRIM.Max: "lowest", _PRIM.Min: "highest"}
+_LIGHT = 4
+_BYTES = {"float32": 4, "float64": 8}
+
+
+def widen_reductions(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
+    """Return `func` with its innermost floating-point reductions over vector accumulators."""
+
+    def visit(node: Any) -> Any:
+        return _widen(node, cpu)
+
+    body = tvm_ffi.structural_map(func.body, (tirx.For, visit))
+    return func if body.same_as(func.body) else func.with_body(body)
+
+
+def _widen(node: Any, cpu: CpuFeatures) -> Any:
+    body = node.body
+    if int(node.kind) != SERIAL or not isinstance(body, tirx.BufferStore):
+        return node
+    dtype = str(body.buffer.dtype)
+    if dtype not in _BYTES or any(used_vars(i, [node.loop_var]) for i in body.indices):
+        return node
+    terms = _terms(body)
+    if terms is None:
+        return node
+    width = cpu.lanes(_BYTES[dtype])
+    extent = as_int(node.extent)
+    if extent is not None and extent < 2 * width:
+        return node
+    return _emit(node, type(body.value), terms, width, extent)
+
+
+def _terms(body: Any) -> Any | None:
+    """Return `f` of `s = s op f`, or None."""
+    value = body.value
+    if type(value) not in _IDENTITY:
+        return None
+    for old, new in ((value.a, value.b), (value.b, value.a)):
+        is_old = isinstance(old, tvm.ir.TensorLoad) and old.source.same_as(body.buffer)
+        if not is_old or any(item.source.same_as(body.buffer) for item in loads(new)):
+            continue
+        if all(
+            same(a, b) for a, b in zip(old.indices, body.indices, strict=True)
+        ):
+            return new
+    return None
+
+
+def _emit(node: Any, op: type, term: Any, width: int, extent: int | None) -> Stmt:
+    body = node.body
+    dtype = str(body.buffer.dtype)
+    groups = 4 if _weight(term) <= _LIGHT and (extent is None or extent >= 8 * width) else 2
+    if extent is not None and extent < groups * width:
+        groups = 1
+    step = groups * width
+    sums = buffer("lanes", [step], dtype, "local")
+    start = _identity(op, dtype)
+    k, first, total = node.loop_var, node.min, node.extent
+
+    def at(position: Any) -> Any:
+        return substitute(term, {k: first + position})
+
+    def vector(base: int, value: Any) -> Stmt:
+        return loop(imm(width), lambda l: store(sums, value(l), imm(base) + l), "lane", VECTORIZED)
+
+    def step_body(ko: Any) -> Stmt:
+        return seq(
+            [
+                vector(
+                    g * width,
+                    lambda l, g=g: op(
+                        load(sums, imm(g * width) + l), at(ko * imm(step) + imm(g * width) + l)
+                    ),
+                )
+                for g in range(groups)
+            ]
+        )
+
+    whole = imm(extent // step) if extent is not None else tirx.floordiv(total, imm(step))
+    out: list[Stmt] = [tirx.AllocBuffer(sums)]
+    out.extend(vector(g * width, lambda _: start) for g in range(groups))
+    out.append(loop(whole, step_body, "ko"))
+    left = total - whole * imm(step) if extent is None else imm(extent % step)
+    if as_int(left) != 0:
+        done = whole * imm(step)
+        out.append(loop(left, lambda r: _update(body, op, at(done + r)), "rest"))
+    for half in _halvings(groups):
+        out.extend(
+            vector(
+                g * width,
+                lambda l, g=g, half=half: op(
+                    load(sums, imm(g * width) + l), load(sums, imm((g + half) * width) + l)
+                ),
+            )
+            for g in range(half)
+        )
+    value = load(sums, imm(0))
+    parts = [load(sums, imm(lane)) for lane in range(width)]
+    while len(parts) > 1:
+        parts = [op(parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
+    value = parts[0]
+    out.append(_update(body, op, value))
+    return seq(out)
+
+
+def _update(body: Any, op: type, value: Any) -> Stmt:
+    old = tirx.BufferLoad(body.buffer, body.indices)
+    return tirx.BufferStore(body.buffer, op(old, value), body.indices)
+
+
+def _halvings(groups: int) -> list[int]:
+    halves = []
+    while groups > 1:
+        groups //= 2
+        halves.append(groups)
+    return halves
+
+
+def _identity(op: type, dtype: str) -> Any:
+    name = _IDENTITY[op]
+    if name == "lowest":
+        return tirx.const(float("-inf"), dtype)
+    if name == "highest":
+        return tirx.const(float("inf"), dtype)
+    return tirx.const(0.0 if name == "zero" else 1.0, dtype)
+
+
+def _weight(term: Any) -> int:
+    """Return a rough number of live vector values while `term` is computed."""
+    total = len(loads(term))
+
+    def visit(_: Any) -> None:
+        nonlocal total
+        total += _LIGHT
+
+    tvm_ffi.structural_walk(term, (tvm.ir.Call, visit))
+    return total

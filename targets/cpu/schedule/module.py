@@ -1,0 +1,69 @@
+"""Schedule every PrimFunc of a Relax module, and say by which rule."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import tirx
+from tvm.s_tir.schedule.schedule import ScheduleError
+
+from hcomp.errors import CodegenError
+from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.schedule.lanes import widen_reductions
+from hcomp.targets.cpu.schedule.lower import lower_blocks
+from hcomp.targets.cpu.schedule.rules import RULES
+
+SCHEDULED = "tirx.is_scheduled"
+RULE = "hcomp.rule"
+
+
+def schedule_module(mod: tvm.IRModule, cpu: CpuFeatures) -> tvm.IRModule:
+    """Return `mod` with every PrimFunc turned into fast loops for `cpu`.
+
+    Expects a module after LegalizeOps, AnnotateTIROpPattern, FuseOps and FuseTIR. The PrimFuncs of
+    the result are plain loops (no blocks), so no pass that reads blocks may follow; memory planning
+    and the VM's code generation do not.
+
+    Raises:
+        CodegenError: a function that no rule could schedule; names the function and the rule.
+    """
+    before = {
+        name: func
+        for name, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc) and SCHEDULED not in (func.attrs or {})
+    }
+    scheduled = {
+        name: _schedule_function(str(name.name_hint), func, cpu) for name, func in before.items()
+    }
+    loops = lower_blocks(tvm.IRModule(scheduled))
+    after = {
+        name: widen_reductions(func, cpu).with_attr(SCHEDULED, True)
+        for name, func in loops.functions.items()
+    }
+    result = mod.clone() if hasattr(mod, "clone") else tvm.IRModule(mod.functions, attrs=mod.attrs)
+    for name, func in after.items():
+        result.update_func(mod.get_global_var(str(name.name_hint)), func)
+    return result
+
+
+def schedule_report(mod: tvm.IRModule) -> dict[str, str]:
+    """Return the rule of every PrimFunc by name; `unscheduled` for one that has none."""
+    report = {}
+    for name, func in mod.functions.items():
+        if isinstance(func, tirx.PrimFunc):
+            attrs = func.attrs or {}
+            default = "given" if SCHEDULED in attrs else "unscheduled"
+            report[str(name.name_hint)] = str(attrs[RULE]) if RULE in attrs else default
+    return report
+
+
+def _schedule_function(name: str, func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
+    for rule in RULES:
+        try:
+            result = rule.apply(func, cpu)
+        except (ScheduleError, ValueError, TypeError, RuntimeError) as error:
+            raise CodegenError(
+                f"cpu: rule {rule.name!r} failed on kernel {name!r}: {error}"
+            ) from error
+        if result is not None:
+            return result.with_attr(RULE, rule.name)
+    raise CodegenError(f"cpu: no schedule rule matches kernel {name!r}")

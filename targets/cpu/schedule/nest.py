@@ -1,0 +1,152 @@
+"""Small constructors for loops and expressions, so that a rule reads like the loop nest it emits.
+
+Rules that need exact control (GEMM, convolution, recurrence) write their loops with these instead of
+schedule primitives: tails, register tiles and packing are then one readable function each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+Expr = Any
+Stmt = Any
+Buffer = Any
+
+SERIAL, PARALLEL, VECTORIZED, UNROLLED = 0, 1, 2, 3
+
+
+def imm(value: int) -> Expr:
+    """Return an int64 constant."""
+    return tirx.IntImm("int64", value)
+
+
+def var(name: str) -> Expr:
+    """Return a fresh int64 variable."""
+    return tirx.Var(name, "int64")
+
+
+def as_int(value: Expr) -> int | None:
+    """Return the value of a constant, or None for a symbolic one."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, tirx.IntImm):
+        return int(value.value)
+    return None
+
+
+def loop(extent: Expr, body: Callable[[Expr], Stmt], name: str, kind: int = SERIAL) -> Stmt:
+    """Return `for name in range(extent): body(name)`; a loop of extent 1 is its body."""
+    if as_int(extent) == 1:
+        return body(imm(0))
+    index = var(name)
+    extent = imm(extent) if isinstance(extent, int) else extent
+    return tirx.For(index, imm(0), extent, kind, body(index))
+
+
+def seq(statements: Sequence[Stmt]) -> Stmt:
+    """Return the statements one after the other, nested sequences flattened."""
+    flat: list[Stmt] = []
+    for statement in statements:
+        flat.extend(statement.seq if isinstance(statement, tirx.SeqStmt) else [statement])
+    return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
+
+
+def buffer(name: str, shape: Sequence[Expr], dtype: str, scope: str = "global") -> Buffer:
+    """Return a new buffer; the caller emits `tirx.AllocBuffer` for it."""
+    dims = [imm(d) if isinstance(d, int) else d for d in shape]
+    return tirx.decl_buffer(dims, dtype, name=name, scope=scope, data_alignment=64)
+
+
+def let(name: str, value: Expr, out: list[Stmt]) -> Expr:
+    """Bind `value` to a variable by a statement appended to `out`; constants stay constants."""
+    if as_int(value) is not None or isinstance(value, tvm.ir.Var):
+        return value
+    bound = var(name)
+    out.append(tirx.Bind(bound, value))
+    return bound
+
+
+def load(source: Buffer, *indices: Expr) -> Expr:
+    """Return `source[indices]`."""
+    return tirx.BufferLoad(source, [imm(i) if isinstance(i, int) else i for i in indices])
+
+
+def store(target: Buffer, value: Expr, *indices: Expr) -> Stmt:
+    """Return the statement `target[indices] = value`."""
+    return tirx.BufferStore(target, value, [imm(i) if isinstance(i, int) else i for i in indices])
+
+
+def product(values: Sequence[Expr]) -> Expr:
+    """Return the product of extents; 1 for none."""
+    return reduce(lambda a, b: a * b, values, imm(1))
+
+
+def ceil_div(a: Expr, b: int) -> Expr:
+    """Return `a / b` rounded up, for non-negative `a`."""
+    known = as_int(a)
+    if known is not None:
+        return imm(-(-known // b))
+    return tirx.floordiv(a + imm(b - 1), imm(b))
+
+
+def unravel(flat: Expr, extents: Sequence[Expr]) -> list[Expr]:
+    """Return the indices of the row-major position `flat` in a box of `extents`."""
+    wide = [k for k, extent in enumerate(extents) if as_int(extent) != 1]
+    indices: list[Expr] = [imm(0)] * len(extents)
+    rest = flat
+    for k in reversed(wide):
+        if k == wide[0]:
+            indices[k] = rest
+        else:
+            indices[k] = tirx.floormod(rest, extents[k])
+            rest = tirx.floordiv(rest, extents[k])
+    return indices
+
+
+def substitute(node: Any, values: Mapping[Any, Expr]) -> Any:
+    """Return `node` with each variable of `values` replaced."""
+
+    def visit(v: Any) -> Any:
+        return values.get(v, v)
+
+    return tvm_ffi.structural_map(node, (tvm.ir.Var, visit))
+
+
+def used_vars(node: Any, among: Sequence[Any]) -> set[Any]:
+    """Return which of the variables `among` occur in `node`."""
+    wanted = set(among)
+    found: set[Any] = set()
+
+    def visit(v: Any) -> None:
+        if v in wanted:
+            found.add(v)
+
+    tvm_ffi.structural_walk(node, (tvm.ir.Var, visit))
+    return found
+
+
+def loads(node: Any) -> list[Any]:
+    """Return every buffer load in `node`, in evaluation order."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, (tvm.ir.TensorLoad, found.append))
+    return found
+
+
+def replace_loads(node: Any, source: Buffer, value: Callable[[Any], Expr]) -> Any:
+    """Return `node` with every load of `source` replaced by `value(load)`."""
+
+    def visit(item: Any) -> Any:
+        return value(item) if item.source.same_as(source) else item
+
+    return tvm_ffi.structural_map(node, (tvm.ir.TensorLoad, visit))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return whether two expressions are equal in structure (free variables by identity)."""
+    return bool(tvm_ffi.structural_equal(a, b))

@@ -1,0 +1,121 @@
+"""Schedule of a reduction stage: sum, max, mean, pooling, argmax, any axes.
+
+Two forms. When the reduced axis is the contiguous one, it is innermost and `lanes.py` turns the loop
+into vector accumulators. Otherwise the contiguous kept axis is innermost, so that one row of
+accumulators is updated by vector operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hcomp.targets.cpu.schedule.maps import _adjacent, worth_threads
+from hcomp.targets.cpu.schedule.nest import as_int, loads
+from hcomp.targets.cpu.schedule.stages import REDUCTION, Stage
+
+_ROW = 256
+
+
+def schedule_reduction(sch: Any, block: Any, stage: Stage) -> None:
+    """Order, merge and parallelise the loops of one reduction stage, in place."""
+    loops = list(sch.get_loops(block))
+    kinds = [int(v.iter_type) == REDUCTION for v in stage.block.iter_vars]
+    if len(kinds) != len(loops):
+        return
+    variables = [v.var for v in stage.block.iter_vars]
+    kept = [k for k, reduced in enumerate(kinds) if not reduced]
+    reduced = [k for k, is_reduced in enumerate(kinds) if is_reduced]
+    inner = _contiguous(stage, variables)
+    parallel = stage.store is None or worth_threads(stage)
+    if inner is None or inner in reduced or stage.store is None:
+        _reduce_innermost(sch, block, stage, loops, kept, reduced, parallel=parallel)
+    else:
+        _keep_innermost(sch, block, stage, loops, kept, reduced, inner, parallel=parallel)
+
+
+def _reduce_innermost(
+    sch: Any,
+    block: Any,
+    stage: Stage,
+    loops: Sequence[Any],
+    kept: Sequence[int],
+    reduced: Sequence[int],
+    *,
+    parallel: bool,
+) -> None:
+    outer = [loops[k] for k in kept]
+    inner = [loops[k] for k in reduced]
+    if outer and inner:
+        sch.reorder(*outer, *inner)
+    if len(inner) > 1 and stage.store is not None and _mergeable(stage, reduced):
+        inner = [sch.fuse(*inner)]
+    if outer and parallel:
+        sch.parallel(sch.fuse(*outer) if len(outer) > 1 else outer[0])
+    sch.decompose_reduction(block, inner[0])
+
+
+def _keep_innermost(
+    sch: Any,
+    block: Any,
+    stage: Stage,
+    loops: Sequence[Any],
+    kept: Sequence[int],
+    reduced: Sequence[int],
+    inner: int,
+    *,
+    parallel: bool,
+) -> None:
+    outer = [loops[k] for k in kept if k != inner]
+    row = loops[inner]
+    extent = as_int(stage.block.iter_vars[inner].dom.extent)
+    if extent is not None and extent % _ROW == 0 and extent > _ROW:
+        head, row = sch.split(row, [None, _ROW])
+        outer.append(head)
+    sch.reorder(*outer, *[loops[k] for k in reduced], row)
+    if outer and parallel:
+        sch.parallel(sch.fuse(*outer) if len(outer) > 1 else outer[0])
+    sch.decompose_reduction(block, loops[reduced[0]])
+
+
+def _contiguous(stage: Stage, variables: Sequence[Any]) -> int | None:
+    """Return the number of the variable that walks the largest input contiguously."""
+    if stage.store is None:
+        return None
+    best, rank = None, -1
+    for item in loads(stage.store.value):
+        if item.source.same_as(stage.store.buffer) or len(item.indices) <= rank:
+            continue
+        from hcomp.targets.cpu.schedule.nest import used_vars
+
+        used = used_vars(item.indices[-1], variables)
+        wide = [
+            k
+            for k, v in enumerate(variables)
+            if v in used and as_int(stage.block.iter_vars[k].dom.extent) != 1
+        ]
+        if wide:
+            best, rank = _widest(stage, wide), len(item.indices)
+    return best
+
+
+def _widest(stage: Stage, candidates: Sequence[int]) -> int:
+    """Return the candidate with the largest extent (an output column beats a pooling window)."""
+
+    def size(k: int) -> int:
+        known = as_int(stage.block.iter_vars[k].dom.extent)
+        return 1 << 30 if known is None else known
+
+    return max(candidates, key=size)
+
+
+def _mergeable(stage: Stage, reduced: Sequence[int]) -> bool:
+    """Return whether the reduced loops are static, adjacent and contiguous in every input."""
+    variables = [stage.block.iter_vars[k] for k in reduced]
+    if any(as_int(v.dom.extent) is None for v in variables):
+        return False
+    return all(
+        _adjacent(item.source, list(item.indices), p.var, q.var, q.dom.extent)
+        for item in loads(stage.store.value)
+        for p, q in zip(variables, variables[1:], strict=False)
+    )

@@ -1,0 +1,152 @@
+"""The table of rules: what a PrimFunc computes decides how it is scheduled.
+
+Rules are tried in the order of `RULES`; the first that matches schedules the function. The last one
+matches everything that TVM can schedule at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.schedule.contraction import match_contraction
+from hcomp.targets.cpu.schedule.epilogue import fused_epilogue, plain_epilogue
+from hcomp.targets.cpu.schedule.gemm import emit_contraction
+from hcomp.targets.cpu.schedule.inline import inline_maps
+from hcomp.targets.cpu.schedule.maps import schedule_map
+from hcomp.targets.cpu.schedule.nest import loads
+from hcomp.targets.cpu.schedule.reductions import schedule_reduction
+from hcomp.targets.cpu.schedule.rowwise import match_rowwise, schedule_rowwise
+from hcomp.targets.cpu.schedule.stages import (
+    Stage,
+    consumers,
+    replace_stages,
+    root_block,
+    stages,
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table.
+
+    Attributes:
+        name: what `schedule_report` shows.
+        apply: returns the scheduled function, or None when the rule is not for this function.
+    """
+
+    name: str
+    apply: Callable[[tirx.PrimFunc, CpuFeatures], tirx.PrimFunc | None]
+
+
+def opaque(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
+    """Hand-written loops (sort, scan, recurrence, extern calls): kept as they are."""
+    del cpu
+    if root_block(func) is None:
+        return func
+    irregular = any(s.block is None or s.block.alloc_buffers for s in stages(func))
+    return func if irregular else None
+
+
+def contraction(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
+    """Matrix products and convolutions, with the elementwise work around them."""
+    if not any(match_contraction(s) for s in stages(func)):
+        return None
+    return _staged(func, cpu)
+
+
+def row_wise(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
+    """Reductions over trailing axes whose result goes back over the same rows."""
+    del cpu
+    if len(stages(func)) < 2:
+        return None
+    sch = _schedule(func)
+    inline_maps(sch)
+    count = match_rowwise(stages(sch.mod["main"]))
+    if count is None:
+        return None
+    schedule_rowwise(sch, count)
+    return _finished(sch, func)
+
+
+def reduction(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
+    """Any other reduction: pooling, sums over any axes, argmax."""
+    return _staged(func, cpu) if any(s.reduced for s in stages(func)) else None
+
+
+def elementwise(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
+    """Only maps: elementwise, broadcast, transpose, gather, slice, pad, concatenate."""
+    return _staged(func, cpu) if all(s.is_map for s in stages(func)) else None
+
+
+def default(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
+    """Everything else: each stage by itself, irregular blocks in their own order."""
+    return _staged(func, cpu)
+
+
+RULES = (
+    Rule("opaque", opaque),
+    Rule("contraction", contraction),
+    Rule("row-wise", row_wise),
+    Rule("reduction", reduction),
+    Rule("elementwise", elementwise),
+    Rule("default", default),
+)
+
+
+def _schedule(func: tirx.PrimFunc) -> Any:
+    return s_tir.Schedule(func, debug_mask="none", error_render_level="none")
+
+
+def _finished(sch: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    return func.with_body(sch.mod["main"].body)
+
+
+def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
+    """Schedule each stage by what it computes; heavy stages get hand-written loops."""
+    sch = _schedule(func)
+    inline_maps(sch)
+    before = stages(sch.mod["main"])
+    heavy = {n: found for n, s in enumerate(before) if (found := match_contraction(s))}
+    fused = {n: _epilogue(before, n, func) for n in heavy}
+    inside = {n + 1 for n, epilogue in fused.items() if epilogue.last is not None}
+    for number, stage in enumerate(before):
+        if number in heavy or number in inside or stage.block is None:
+            continue
+        block = sch.get_sblock(str(stage.block.name_hint))
+        if stage.reduced:
+            schedule_reduction(sch, block, stage)
+        elif stage.is_map:
+            schedule_map(sch, block, stage)
+    result = _finished(sch, func)
+    if not heavy:
+        return result
+    replaced: dict[int, Any] = dict.fromkeys(inside)
+    dropped = []
+    for number, found in heavy.items():
+        replaced[number] = emit_contraction(found, fused[number], cpu)
+        if fused[number].last is not None:
+            dropped.append(found.stage.store.buffer)
+    return replace_stages(result, replaced, dropped)
+
+
+def _epilogue(all_stages: list[Stage], number: int, func: tirx.PrimFunc) -> Any:
+    """Return the fused epilogue when the next stage is the only reader of the anchor's result."""
+    anchor = all_stages[number]
+    out = anchor.store.buffer
+    is_output = any(out.same_as(p) for p in func.params)
+    readers = consumers(all_stages, out)
+    if is_output or readers != [number + 1]:
+        return plain_epilogue(anchor)
+    last = all_stages[number + 1]
+    if any(r.store is None for r in all_stages[number + 1 :]):
+        return plain_epilogue(anchor)
+    reads_later = [item.source for item in loads(last.store.value)]
+    produced_later = [s.store.buffer for s in all_stages[number + 1 :]]
+    if any(a.same_as(b) for a in reads_later for b in produced_later):
+        return plain_epilogue(anchor)
+    return fused_epilogue(anchor, last) or plain_epilogue(anchor)
