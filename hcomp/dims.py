@@ -11,8 +11,8 @@ out constant returns an int again.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -109,7 +109,8 @@ class Dim:
         ordered = sorted(self.terms, key=lambda t: (t[0] == ONE, -sum(p for _, p in t[0])))
         text = ""
         for monomial, factor in ordered:
-            piece = _monomial_text(monomial, abs(factor))
+            # A minus in front binds tighter than //, so -(N//2) keeps its parentheses.
+            piece = _monomial_text(monomial, abs(factor), bare=factor > 0 or bool(text))
             sign = "-" if factor < 0 else "+"
             text += f" {sign} {piece}" if text else ("-" if factor < 0 else "") + piece
         return text
@@ -160,7 +161,7 @@ def floordiv(a: DimLike, b: DimLike) -> DimLike:
         return whole + rest // b
     constant = dict(_terms(rest)).get(ONE, 0)
     nested = _single_call(rest - constant, "floordiv")
-    if nested is not None and isinstance(b, int) and isinstance(nested.arguments[1], int) and b > 0:
+    if nested is not None and _is_positive(b) and _is_positive(nested.arguments[1]):
         # (x//a + c)//b == (x + c*a)//(a*b): chains of strides stay one division.
         inner, a_divisor = nested.arguments
         return whole + floordiv(inner + constant * a_divisor, a_divisor * b)
@@ -226,7 +227,8 @@ def lower_bound(dim: DimLike) -> int | None:
         if factor < 0 or any(low is None or low < 0 for low in lows):
             return None
         powers = (p for _, p in monomial)
-        total += factor * prod(low**p for low, p in zip(lows, powers, strict=True) if low is not None)
+        known = zip(lows, powers, strict=True)
+        total += factor * prod(low**p for low, p in known if low is not None)
     return total
 
 
@@ -254,7 +256,11 @@ def substitute(value: DimLike, replacement: Mapping[str, DimLike]) -> DimLike:
     for monomial, factor in value.terms:
         piece: DimLike = factor
         for atom, power in monomial:
-            new = replacement.get(atom, symbol(atom)) if isinstance(atom, str) else _substitute_call(atom, replacement)
+            new = (
+                replacement.get(atom, symbol(atom))
+                if isinstance(atom, str)
+                else _substitute_call(atom, replacement)
+            )
             for _ in range(power):
                 piece = piece * new
         total = total + piece
@@ -264,51 +270,101 @@ def substitute(value: DimLike, replacement: Mapping[str, DimLike]) -> DimLike:
 def parse_dim(text: str) -> DimLike:
     """Return the dimension that `text` spells, such as "N", "2*N + 1", "(N + 1)//2", "max(N, 3)".
 
+    The operators and their precedence are Python's; every identifier is a symbol, keywords too.
+
     Raises:
         ParseError: the text is no such expression.
     """
     try:
-        return _from_ast(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, ZeroDivisionError) as error:
-        raise ParseError(f"not a dimension: {text!r} ({error})") from None
+        reader = _Reader(text)
+        found = reader.sum()
+        reader.expect("")
+    except (ValueError, RecursionError, ZeroDivisionError) as error:
+        raise ParseError(f"not a dimension: {text[:200]!r} ({error})") from None
+    return found
 
 
-_CALLS = {"max": dim_max, "min": dim_min, "bcast": bcast}
+_CALLS: dict[str, Callable[..., DimLike]] = {"max": dim_max, "min": dim_min, "bcast": bcast}
+_TOKEN = re.compile(r"\s*(\w+|//|\*\*|[-+*%(),]|$)")
 
 
-def _from_ast(node: ast.expr) -> DimLike:
-    match node:
-        case ast.Constant(value=int(number)) if not isinstance(number, bool):
-            return number
-        case ast.Name(id=name):
-            return symbol(name)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_from_ast(operand)
-        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if 0 < power < 16:
-            base = _from_ast(left)
-            result = base
+class _Reader:
+    """Reads an expression from the front; `token` is the next token, "" at the end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._next = 0
+        self.token = self._scan()
+
+    def take(self) -> str:
+        """Return the token that stands here and go on to the next."""
+        token, self.token = self.token, self._scan()
+        return token
+
+    def expect(self, token: str) -> None:
+        """Pass over `token`, which must stand here."""
+        if self.take() != token:
+            raise ValueError(f"{token or 'the end'} expected")
+
+    def sum(self) -> DimLike:
+        total = self.product()
+        while self.token in ("+", "-"):
+            total = total + self.product() if self.take() == "+" else total - self.product()
+        return total
+
+    def product(self) -> DimLike:
+        total = self.factor()
+        while self.token in ("*", "//", "%"):
+            match self.take():
+                case "*":
+                    total = total * self.factor()
+                case "//":
+                    total = floordiv(total, self.factor())
+                case _:
+                    total = total % self.factor()
+        return total
+
+    def factor(self) -> DimLike:
+        if self.token == "-":
+            self.take()
+            return -self.factor()
+        base = total = self.atom()
+        if self.token == "**":
+            self.take()
+            power = int(self.take())
+            if not 0 < power < 16:
+                raise ValueError(f"the power {power} is out of range")
             for _ in range(power - 1):
-                result = result * base
-            return result
-        case ast.BinOp(left=left, op=op, right=right):
-            a, b = _from_ast(left), _from_ast(right)
-            match op:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-                case ast.FloorDiv():
-                    return floordiv(a, b)
-                case ast.Mod():
-                    return a % b
-        case ast.Call(func=ast.Name(id=name), args=[first, *rest]) if name in _CALLS:
-            result = _from_ast(first)
-            for argument in rest:
-                result = _CALLS[name](result, _from_ast(argument))
-            return result
-    raise ValueError("unexpected " + ast.unparse(node))
+                total = total * base
+        return total
+
+    def atom(self) -> DimLike:
+        token = self.take()
+        if token == "(":
+            inner = self.sum()
+            self.expect(")")
+            return inner
+        if token.isidentifier():
+            return self.call(token) if self.token == "(" else symbol(token)
+        return int(token)
+
+    def call(self, name: str) -> DimLike:
+        if name not in _CALLS:
+            raise ValueError(f"no function {name}")
+        self.expect("(")
+        result = self.sum()
+        while self.token == ",":
+            self.take()
+            result = _CALLS[name](result, self.sum())
+        self.expect(")")
+        return result
+
+    def _scan(self) -> str:
+        found = _TOKEN.match(self._text, self._next)
+        if found is None:
+            raise ValueError(f"unexpected {self._text[self._next :].strip()[:20]!r}")
+        self._next = found.end()
+        return found[1]
 
 
 def _terms(value: DimLike) -> tuple[tuple[Monomial, int], ...]:
@@ -368,6 +424,10 @@ def _divide_terms(a: DimLike, b: DimLike) -> tuple[DimLike, DimLike]:
     return whole, rest
 
 
+def _is_positive(dim: DimLike) -> bool:
+    return isinstance(dim, int) and dim > 0
+
+
 def _extreme(function: str, dims: tuple[DimLike, ...], direction: int) -> DimLike:
     parts: list[DimLike] = []
     for dim in dims:
@@ -401,9 +461,9 @@ def _atom_lower_bound(atom: Atom) -> int | None:
     numbers = [low for low in lows if low is not None]
     if atom.function == "floordiv":
         divisor = atom.arguments[1]
-        if numbers[0] < 0:
-            return None
-        return numbers[0] // divisor if isinstance(divisor, int) and divisor > 0 else 0
+        if isinstance(divisor, int):
+            return numbers[0] // divisor if divisor > 0 else None
+        return min(numbers[0], 0)  # the divisor is positive, and may be 1 or very large
     return min(numbers)
 
 
@@ -436,11 +496,12 @@ def _factor_text(dim: DimLike) -> str:
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
-def _monomial_text(monomial: Monomial, factor: int) -> str:
+def _monomial_text(monomial: Monomial, factor: int, *, bare: bool) -> str:
     pieces = [str(factor)] if factor != 1 or not monomial else []
     for atom, power in monomial:
         single = str(atom)
-        if isinstance(atom, Call) and atom.function == "floordiv" and (pieces or len(monomial) > 1 or power > 1):
+        alone = bare and not pieces and len(monomial) == power == 1
+        if isinstance(atom, Call) and atom.function == "floordiv" and not alone:
             single = f"({single})"
         pieces += [single] * power
     return "*".join(pieces)
