@@ -16,6 +16,7 @@ from hcomp.partition.pins import parse_pin
 from hcomp.partition.plan import Plan
 from hcomp.partition.plan_json import plan_to_json
 from hcomp.partition.planner import Options, make_plan
+from hcomp.partition.report import PlanReport
 from hcomp.passes import PIPELINE
 from hcomp.pipeline import run_pipeline
 from hcomp.program import Program
@@ -46,6 +47,19 @@ def compile_model(model: str | os.PathLike[str] | ModelProto, **options: Any) ->
         version=__version__, extra={"graph.hir": graph_text(graph), "plan.json": plan_text(plan)},
     )  # fmt: skip
     return Program(artifact, threads=chosen.threads)
+
+
+def captured_graph(model: str | os.PathLike[str] | ModelProto, **options: Any) -> Graph:
+    """Return a model's graph after the passes, without planning or building anything."""
+    return run_pipeline(capture_model(model, compile_options(**options).shapes).graph, PIPELINE)
+
+
+def plan_model(model: str | os.PathLike[str] | ModelProto, **options: Any) -> PlanReport:
+    """Return the plan of a model without building kernels: a dry run."""
+    chosen = compile_options(**options)
+    graph = captured_graph(model, **options)
+    plan = make_plan(graph, load_targets(chosen.devices), planner_options(chosen))
+    return PlanReport(plan_to_json(plan))
 
 
 def planner_options(options: CompileOptions) -> Options:

@@ -1,0 +1,126 @@
+"""Time an artifact, alone or in turns with ONNX Runtime, each in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hcomp.cli.options import add_json, report
+from hcomp.errors import RunError, UsageError
+from hcomp.partition.plan_text import time_text
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("artifact", help="what `hcomp compile` wrote")
+    parser.add_argument("--vs", choices=["onnxruntime"], help="time this engine too, in turns, and print the ratio")
+    parser.add_argument("--model", help="the ONNX file for --vs (default: the artifact's name with .onnx)")
+    parser.add_argument("--size", action="append", default=[], metavar="SYMBOL=N", help="a symbol's size")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of at least 5 ms each (default: 15)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each engine (default: 1)")
+    parser.add_argument("--worker", choices=["hcomp", "onnxruntime"], help=argparse.SUPPRESS)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Time in rounds A B A B and print medians and the median of the ratios."""
+    if options.worker:
+        return _work(options)
+    if options.rounds < 1:
+        raise UsageError(f"rounds must be at least 1, found {options.rounds}")
+    engines = ["hcomp"] + ([options.vs] if options.vs else [])
+    laps = _race(options, engines)
+    data: dict[str, Any] = {f"{e}_us": statistics.median(laps[e]) for e in engines}
+    data |= {"rounds": options.rounds, "threads": options.threads}
+    lines = [f"{e}: {time_text(data[f'{e}_us'])}" for e in engines]
+    if options.vs:
+        ratios = [a / b for a, b in zip(laps["hcomp"], laps[options.vs], strict=True)]
+        data["ratio"] = statistics.median(ratios)
+        lines.append(f"hcomp / {options.vs}: {data['ratio']:.2f} (below 1 is faster)")
+    report(options, data, "\n".join(lines))
+    return 0
+
+
+def _race(options: argparse.Namespace, engines: list[str]) -> dict[str, list[float]]:
+    workers = {engine: _start(options, engine) for engine in engines}
+    laps: dict[str, list[float]] = {engine: [] for engine in engines}
+    for _ in range(options.rounds):
+        for engine, worker in workers.items():
+            time.sleep(0.01)
+            laps[engine].append(_ask(worker, engine))
+    for worker in workers.values():
+        assert worker.stdin is not None
+        worker.stdin.close()
+        worker.wait()
+    return laps
+
+
+def _start(options: argparse.Namespace, engine: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable, "-m", "hcomp", "bench", options.artifact, "--worker", engine,
+        "--threads", str(options.threads), *(f"--size={s}" for s in options.size),
+    ]  # fmt: skip
+    if engine != "hcomp":
+        command += ["--model", options.model or str(Path(options.artifact).with_suffix(".onnx"))]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    _read(worker, engine)
+    return worker
+
+
+def _ask(worker: subprocess.Popen[str], engine: str) -> float:
+    assert worker.stdin is not None
+    try:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    except BrokenPipeError:
+        raise RunError(f"the process that times {engine} has ended") from None
+    return _read(worker, engine)
+
+
+def _read(worker: subprocess.Popen[str], engine: str) -> float:
+    assert worker.stdout is not None
+    line = worker.stdout.readline()
+    if not line:
+        raise RunError(f"the process that times {engine} has ended; its message is above")
+    return float(json.loads(line))
+
+
+def _work(options: argparse.Namespace) -> int:
+    """One lap is the mean of a burst of at least 5 ms, in microseconds."""
+    call = _engine(options)
+    for _ in range(3):
+        call()
+    start = time.perf_counter()
+    call()
+    burst = max(1, min(1000, int(0.005 / max(time.perf_counter() - start, 1e-7))))
+    print(0.0, flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        for _ in range(burst):
+            call()
+        print(1e6 * (time.perf_counter() - start) / burst, flush=True)
+    return 0
+
+
+def _engine(options: argparse.Namespace) -> Any:
+    import hcomp
+    from hcomp.cli.feeds import random_inputs
+    from hcomp.cli.options import read_sizes
+
+    session = hcomp.load(options.artifact, threads=options.threads)
+    feeds = random_inputs(session.inputs, read_sizes(options.size), {})
+    if options.worker == "hcomp":
+        return lambda: session.run(feeds)
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4
+    settings.intra_op_num_threads = options.threads
+    reference = onnxruntime.InferenceSession(options.model, settings, providers=["CPUExecutionProvider"])
+    return lambda: reference.run(None, feeds)

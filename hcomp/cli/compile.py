@@ -1,0 +1,56 @@
+"""Compile an ONNX file to an artifact."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hcomp.cli.options import add_compile_options, add_json, compile_arguments, progress, report
+from hcomp.partition.plan_text import bytes_text, time_text
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", help="the ONNX file")
+    parser.add_argument("-o", "--output", help="the artifact to write (default: the model's name with .hcomp)")
+    add_compile_options(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile, save, and print one paragraph about the result."""
+    import hcomp
+
+    output = options.output or str(Path(options.model).with_suffix(".hcomp"))
+    start = time.perf_counter()
+    progress(f"compiling {options.model} ...")
+    program = hcomp.compile(options.model, **compile_arguments(options))
+    program.save(output)
+    progress("")
+    summary = program.summary()
+    data = {"output": output, "seconds": time.perf_counter() - start, "bytes": Path(output).stat().st_size, **summary}
+    report(options, data, _text(data))
+    print_fallbacks(summary)
+    return 0
+
+
+def _text(data: dict[str, Any]) -> str:
+    return (
+        f"{data['output']}: {bytes_text(data['bytes'])}, compiled in {data['seconds']:.1f} s;"
+        f" {data['nodes']} nodes in {data['regions']} region(s) on {', '.join(data['devices'])},"
+        f" {data['copies']} copies, predicted {time_text(data['predicted_us'])}"
+    )
+
+
+def print_fallbacks(summary: dict[str, Any]) -> None:
+    """Say on standard error, a line each, what does not run as compiled code."""
+    for key, what in (("extern", "run in ONNX Runtime"), ("host", "run in numpy on the host")):
+        nodes = summary[f"{key}_nodes"]
+        if nodes:
+            kinds = sorted({n["operator"] for n in nodes})
+            shown = ", ".join(kinds[:6]) + (", ..." if len(kinds) > 6 else "")
+            share = 100 * summary[f"{key}_share"]
+            print(f"{len(nodes)} node(s) {what}: {shown} ({share:.0f} % of the predicted time)", file=sys.stderr)

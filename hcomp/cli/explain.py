@@ -1,0 +1,23 @@
+"""Say why a node runs where it does: every device, its time, or why it cannot."""
+
+from __future__ import annotations
+
+import argparse
+
+from hcomp.cli.options import add_json, read_plan, report
+from hcomp.partition.explain import matches
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("file", help="an artifact, a plan.json or an ONNX file")
+    parser.add_argument("node", help="the node's name in the model, an output's name, or a pattern")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the explanation."""
+    plan = read_plan(options.file)
+    text = plan.explain(options.node)
+    report(options, [node for node in plan.nodes() if matches(node, options.node)], text)
+    return 0
