@@ -9,14 +9,31 @@ it imports no IR.
 
 from __future__ import annotations
 
-from hcomp.reference import elementwise, index, reduce, shape
-from hcomp.reference.numeric import Function
+from hcomp.reference import (
+    elementwise,
+    host,
+    index,
+    linear,
+    pool,
+    recurrent,
+    reduce,
+    sequence,
+    shape,
+)
+from hcomp.reference.numeric import Function, quiet
 
-REFERENCE: dict[str, Function] = {
+_FIXED: dict[str, Function] = {
     **elementwise.TABLE,
     **shape.TABLE,
     **reduce.TABLE,
     **index.TABLE,
+    **linear.TABLE,
+    **pool.TABLE,
+    **recurrent.TABLE,
+    **host.TABLE,
+    **sequence.TABLE,
 }
+
+REFERENCE: dict[str, Function] = {**_FIXED, "dynamic": quiet(host.dynamic_for(_FIXED))}
 
 __all__ = ["REFERENCE"]
