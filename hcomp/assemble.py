@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from hcomp.artifact.store import Artifact
 from hcomp.codegen.extern_region import extern_model
+from hcomp.codegen.reference_region import emit_reference
 from hcomp.dims import is_symbol
 from hcomp.ir.graph import Graph, array_digest
 from hcomp.ir.types import OptionalType, SequenceType, TensorType, Type
+from hcomp.partition.assign import HOST_DEVICE
 from hcomp.partition.plan import EXTERN, HOST, Control, Plan, Region, Transfer, located
 from hcomp.partition.regions import region_graph
-from hcomp.targets.base import Emitted, Target
+from hcomp.targets.base import EmittedRegion, Target
 
 Json = dict[str, Any]
 
@@ -45,13 +47,19 @@ def assemble(
             for own, v in zip(outputs, graph.outputs, strict=True)
         ],
         "devices": [
-            {"name": d.name, "kind": d.kind, **targets[d.name].link_json()} for d in plan.devices
+            {"name": d.name, "kind": d.kind, **_link(targets.get(d.name))} for d in plan.devices
         ],
         "cpu": parts.cpu,
         "program": program,
         "summary": {},
     }
     return Artifact.build(fields, {**parts.members, **extra})
+
+
+def _link(target: Target | None) -> Json:
+    if target is None or not target.link.bandwidth_gb_s:
+        return {}
+    return {"latency_us": target.link.latency_us, "bandwidth_gb_s": target.link.bandwidth_gb_s}
 
 
 def type_json(value: Type) -> Json:
@@ -94,12 +102,16 @@ class _Parts:
             case Transfer():
                 return {
                     "kind": "copy", "value": located(step.value, step.source), "to": step.copied,
-                    "from": step.source, "to_device": step.target,
+                    "from": self._device(step.source), "to_device": self._device(step.target),
                     "predicted_us": 1e6 * (step.end - step.start),
                 }  # fmt: skip
             case Control():
                 return self._control(plan, step, prefix, constants)
         return self._launch(plan, step, prefix, constants)
+
+    def _device(self, memory: str) -> str:
+        """Return a device that works in `memory`; the host is always there as cpu."""
+        return next((n for n, t in self.targets.items() if t.memory == memory), HOST_DEVICE)
 
     def _control(self, plan: Plan, step: Control, prefix: str, constants: Json) -> Json:
         node = plan.graph.nodes[step.node]
@@ -125,10 +137,8 @@ class _Parts:
         name = prefix + region.name
         part = region_graph(graph, region.nodes, name, region.inputs, region.outputs)
         emitted = self._emit(part, region, name)
-        paths = {}
-        for role, data in emitted.files.items():
-            paths[role] = f"regions/{name}/{emitted.names[role]}"
-            self.members[paths[role]] = data
+        paths = {role: f"regions/{name}/{file}" for role, file in emitted.roles.items()}
+        self.members.update((f"regions/{name}/{file}", data) for file, data in emitted.files.items())
         return {
             "kind": "launch", "region": name, "device": region.device, "executor": region.executor,
             "inputs": [located(i, region.memory) for i in region.inputs],
@@ -141,18 +151,15 @@ class _Parts:
             "predicted_us": 1e6 * region.seconds,
         }  # fmt: skip
 
-    def _emit(self, part: Graph, region: Region, name: str) -> Emitted:
+    def _emit(self, part: Graph, region: Region, name: str) -> EmittedRegion:
         if region.executor == EXTERN:
-            return Emitted(
-                {"model": extern_model(part)}, {"model": "model.onnx"}, (), (True,) * len(part.outputs)
-            )
-        if region.executor == "reference":
-            from hcomp.targets.null import emit_reference
-
+            files, roles = {"model.onnx": extern_model(part)}, {"model": "model.onnx"}
+            return EmittedRegion(EXTERN, files, roles, (), (True,) * len(part.outputs))
+        target = self.targets.get(region.device)
+        if target is None or target.executor != region.executor:
             return emit_reference(part)
-        target = self.targets[region.device]
-        self.cpu = target.requirements() or self.cpu
-        return target.emit(part, name)
+        self.cpu = dict(target.requirements()) or self.cpu
+        return target.emit(part, name, {})
 
     def _operand(self, graph: Graph, value: str, constants: Json) -> str:
         array = graph.constant.get(value)

@@ -13,7 +13,7 @@ from hcomp.errors import PartitionError
 from hcomp.ir.graph import Graph, Node
 from hcomp.ir.ops import CONTROL as CONTROL_OPS
 from hcomp.partition.pins import Pin, pin_of
-from hcomp.partition.plan import CONTROL, EXTERN, REFERENCE, VM, Alternative, Choice
+from hcomp.partition.plan import CONTROL, EXTERN, REFERENCE, Alternative, Choice
 from hcomp.targets.base import Target
 
 HOST_DEVICE = "cpu"
@@ -47,7 +47,7 @@ def _choice(
     why = f"the pin {str(pin)!r}" if pin else f"{wanted} is the fastest device for the whole graph"
     chosen = options[wanted]
     if chosen.seconds is not None:
-        executor = VM if targets[wanted].compiles else REFERENCE
+        executor = targets[wanted].executor
         return Choice(wanted, executor, why, chosen.seconds, alternatives)
     reason = f"{wanted} was wanted ({why}), but refuses it: {chosen.refusal}; numpy on the host runs it"
     return Choice(HOST_DEVICE, REFERENCE, reason, host_seconds(graph, node, sizes), alternatives)
@@ -59,22 +59,14 @@ def _alternative(
     refusal = target.why_not(graph, node)
     if refusal:
         return Alternative(name, None, refusal)
-    return Alternative(name, target.seconds(graph, node, sizes))
+    return Alternative(name, target.cost(graph, [node], sizes))
 
 
 def host_seconds(graph: Graph, node: Node, sizes: Mapping[str, int]) -> float:
-    """Return a guess of a node's time in numpy or ONNX Runtime: its bytes at 4 GB/s, 20 us a call.
+    """Return a node's predicted time in numpy or ONNX Runtime on the host."""
+    from hcomp.targets.cpu.cost import host_cost
 
-    A rough figure of this kind of host; calibration replaces it.
-    """
-    from hcomp.ir.types import TensorType
-
-    total = 0
-    for name in (*node.used_inputs, *(v.name for v in node.outputs)):
-        value = graph.types[name]
-        if isinstance(value, TensorType):
-            total += value.bytes(dict(sizes))
-    return 20e-6 + total / 4e9
+    return host_cost(graph, [node], sizes)
 
 
 def check_devices(devices: Sequence[str]) -> None:

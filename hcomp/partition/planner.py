@@ -13,6 +13,7 @@ from hcomp.partition.assign import HOST_DEVICE, check_devices, choose
 from hcomp.partition.pins import Pin, check_pins
 from hcomp.partition.plan import (
     CONTROL,
+    EXTERN,
     HOST,
     Choice,
     Control,
@@ -79,6 +80,8 @@ def _plan(
     }
     steps = _Scheduler(graph, choices, targets, sizes, bodies).steps()
     devices = tuple(Device(n, t.kind, t.memory) for n, t in targets.items())
+    if HOST_DEVICE not in targets:
+        devices += (Device(HOST_DEVICE, "cpu", HOST),)  # it runs what the others refuse
     return Plan(graph, devices, options.objective, sizes, choices, tuple(steps), {})
 
 
@@ -142,7 +145,7 @@ class _Scheduler:
             end = start + max((b.seconds for b in bodies.values()), default=0.0)
             self.made.append(Control(name, nodes[0], bodies, start, end))
         else:
-            end = start + sum(self.choices[i].seconds for i in nodes)
+            end = start + self._seconds(choice, nodes)
             self.made.append(
                 Region(name, choice.device, memory, choice.executor, nodes, inputs, outputs, start, end)
             )
@@ -150,6 +153,15 @@ class _Scheduler:
         for output in outputs:
             self.home[output] = memory
             self.ready[output, memory] = end
+
+    def _seconds(self, choice: Choice, nodes: tuple[int, ...]) -> float:
+        """Return the time of a region: as one group where the target runs it, else node by node."""
+        if choice.executor == EXTERN or not any(a.seconds is not None for a in choice.alternatives):
+            return sum(self.choices[i].seconds for i in nodes)
+        target = self.targets.get(choice.device)
+        if target is None or target.executor != choice.executor:
+            return sum(self.choices[i].seconds for i in nodes)
+        return target.cost(self.graph, [self.graph.nodes[i] for i in nodes], self.sizes)
 
     def _bring(self, value: str, memory: str) -> float:
         """Return when `value` is in `memory`, adding the copies that it takes."""
@@ -174,7 +186,7 @@ class _Scheduler:
     def _copy_seconds(self, source: str, memory: str, size: int) -> float:
         other = memory if source == HOST else source
         target = next(t for t in self.targets.values() if t.memory == other)
-        return target.copy_seconds(size)
+        return target.link.seconds(size)
 
     def _symbol_sources(self, groups: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
         """Return the values that must leave their region because a later one needs a size of theirs."""

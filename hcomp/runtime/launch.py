@@ -36,9 +36,8 @@ def launch_step(
     """
     try:
         if step.executor == "vm":
-            return _kernel_step(
-                step, _kernels(step, resources, constants), inputs, symbols, outputs
-            )
+            kernels = resources.kernels[step.region] = _kernels(step, resources, constants)
+            return _kernel_step(step, kernels, inputs, symbols, outputs)
         arrays = [resources.constant_array(spec) for spec in constants]
         return _host_step(step, _host_region(step, resources), arrays, inputs, symbols, outputs)
     except ArtifactError as error:
@@ -67,6 +66,7 @@ def _kernel_step(
     if "" in step.inputs:
         raise ArtifactError("generated code has no optional inputs")
     single = outputs[0] if len(outputs) == 1 else None
+    guards = step.guards
     finish = _finish_carried(step, outputs)
 
     def act(slots: list[object]) -> None:
@@ -79,7 +79,9 @@ def _kernel_step(
         try:
             result = region(arguments, sizes)
         except Exception as error:  # generated code raises what its kernels ask for
-            raise _failed(step, error) from error
+            raise failed(step, error) from error
+        if guards:
+            result = _check_guards(step, result)
         if single is not None and isinstance(result, Tensor):
             slots[single] = result
         else:
@@ -106,10 +108,24 @@ def _host_step(
         try:
             results = region([*arguments, *constants], sizes)
         except Exception as error:  # numpy and ONNX Runtime raise errors of many classes
-            raise _failed(step, error) from error
+            raise failed(step, error) from error
         _spread(step, results, slots, outputs)
 
     return act
+
+
+def _check_guards(step: Launch, result: Sequence[Any]) -> Any:
+    """Return a region's outputs without the vector of its guards.
+
+    Raises:
+        RunError: a guard is raised, such as an index outside its tensor.
+    """
+    *outputs, flags = result
+    raised = to_array(flags)
+    if raised.any():
+        reasons = [reason for reason, flag in zip(step.guards, raised, strict=True) if flag]
+        raise RunError(f"region {step.region} on {step.device}: {'; '.join(reasons)}")
+    return outputs
 
 
 def _spread(step: Launch, results: Sequence[Any], slots: list[object], outputs: list[int]) -> None:
@@ -143,7 +159,8 @@ def _as_tensor(step: Launch, index: int, value: object) -> Tensor:
         raise RunError(f"region {step.region}: input {step.inputs[index]!r}: {error}") from error
 
 
-def _failed(step: Launch, error: Exception) -> RunError:
+def failed(step: Launch, error: Exception) -> RunError:
+    """Return the error of a region that failed: the region, its first nodes, and the reason."""
     nodes = (
         f" ({', '.join(step.nodes[:3])}{', ...' if len(step.nodes) > 3 else ''})"
         if step.nodes
