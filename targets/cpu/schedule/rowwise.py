@@ -50,11 +50,11 @@ def _leading(stage: Stage, last: Stage) -> int | None:
         last.spatial
     ):
         kept -= 1
-    same = all(
+    equal = all(
         same(stage.extents[a], last.extents[b])
         for a, b in zip(spatial[:kept], last.spatial[:kept], strict=True)
     )
-    return kept if same else None
+    return kept if equal else None
 
 
 def _feeds(all_stages: list[Stage]) -> bool:

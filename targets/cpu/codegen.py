@@ -1,0 +1,63 @@
+"""A region as machine code for this processor. Importing this module loads TVM."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from hcomp.artifact.vm_files import OBJECT, PROGRAM, vm_files
+from hcomp.codegen.kernels import BuiltRegion, build_region
+from hcomp.codegen.relax_module import lower_region
+from hcomp.ir.graph import Graph
+from hcomp.targets.base import EmittedRegion, Options
+from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.schedule import schedule_module
+
+
+@cache
+def processor() -> tuple[CpuFeatures, Any]:
+    """Return this machine's processor and TVM's target for it, which is slow to make."""
+    features = CpuFeatures.host()
+    return features, features.tvm_target()
+
+
+def build(graph: Graph, name: str) -> BuiltRegion:
+    """Build a region's kernels for this machine.
+
+    Raises:
+        CodegenError: a node has no lowering or TVM refuses the module.
+    """
+    features, target = processor()
+    return build_region(
+        lower_region(graph), target, lambda module: schedule_module(module, features), name
+    )
+
+
+def requirements() -> dict[str, Any]:
+    """Return what the kernels need of the machine that runs them: triple and instruction sets."""
+    import tvm
+
+    features, _ = processor()
+    found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    return {
+        "triple": features.triple,
+        "features": sorted(str(name) for name, on in found.items() if bool(on)),
+    }
+
+
+def emit(graph: Graph, name: str, options: Options) -> EmittedRegion:
+    """Return the region `graph` as an object file and a program file of the Relax VM."""
+    built = build(graph, name)
+    files = vm_files(built.executable)
+    roles = {"program": PROGRAM, **({"object": OBJECT} if OBJECT in files else {})}
+    notes = () if built.fused else ("its operators are not fused: TVM refused its symbolic shapes",)
+    return EmittedRegion(
+        executor="vm",
+        files=files,
+        roles=roles,
+        constants=built.constants,
+        fresh_outputs=built.fresh_outputs,
+        symbols=built.symbols,
+        notes=notes,
+        guards=built.guards,
+    )
