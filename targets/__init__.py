@@ -53,4 +53,12 @@ def describe_targets() -> list[dict[str, str]]:
     return found
 
 
-__all__ = ["TARGETS", "EmittedRegion", "Rule", "Target", "describe_targets", "find_target", "load_targets"]
+__all__ = [
+    "TARGETS",
+    "EmittedRegion",
+    "Rule",
+    "Target",
+    "describe_targets",
+    "find_target",
+    "load_targets",
+]

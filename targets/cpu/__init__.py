@@ -25,10 +25,9 @@ def _state() -> tuple[str, str]:
 
 
 def _requirements() -> Mapping[str, Any]:
-    from hcomp.targets.cpu.features import CpuFeatures
+    from hcomp.targets.cpu.codegen import requirements
 
-    host = CpuFeatures.host()
-    return {"triple": host.triple, "features": list(host.features)}
+    return requirements()
 
 
 CPU = Target(

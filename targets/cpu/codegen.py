@@ -59,5 +59,4 @@ def emit(graph: Graph, name: str, options: Options) -> EmittedRegion:
         fresh_outputs=built.fresh_outputs,
         symbols=built.symbols,
         notes=notes,
-        guards=built.guards,
     )

@@ -1,0 +1,126 @@
+"""From a Relax module to an executable: fusion, schedules, memory plan, machine code.
+
+The passes are Relax's, chosen one by one: constants are folded before codegen, so FoldConstant
+(which compiles a function for every constant) has no place here, and views stay views.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import relax
+
+from hcomp.codegen.relax_module import LoweredRegion
+from hcomp.errors import CodegenError
+
+Module: TypeAlias = Any
+Scheduler: TypeAlias = Callable[[Module], Module]
+"""Gives every TIR function of a module its schedule."""
+
+_FUSION_FAULT = "VarRemapGet"
+"""What FuseTIR says when it meets a symbolic shape that it cannot carry into a fused function."""
+
+
+@dataclass(frozen=True)
+class BuiltRegion:
+    """Machine code for one region.
+
+    Attributes:
+        executable: TVM's executable, to run in this process or to write to files.
+        constants, symbols, fresh_outputs: as in LoweredRegion.
+        fused: whether operators were fused; False where TVM could not and each has its own kernel.
+        kernels: how many TIR functions the region has.
+        seconds: how long each stage took.
+    """
+
+    executable: Any
+    constants: tuple[tuple[str, NDArray[np.generic]], ...]
+    symbols: tuple[str, ...]
+    fresh_outputs: tuple[bool, ...]
+    fused: bool
+    kernels: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def build_region(
+    lowered: LoweredRegion, target: Any, schedule: Scheduler | None = None, name: str = "region"
+) -> BuiltRegion:
+    """Build the machine code of a region for `target` (a tvm.target.Target).
+
+    Raises:
+        CodegenError: TVM refused the module; names the region and gives TVM's first line.
+    """
+    seconds: dict[str, float] = {}
+    try:
+        with target, tvm.transform.PassContext(opt_level=3):
+            start = time.perf_counter()
+            module, fused = _fuse(lowered.module)
+            start = _lap(seconds, "fuse", start)
+            if schedule is not None:
+                module = schedule(module)
+            kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
+            start = _lap(seconds, "schedule", start)
+            module = tvm.transform.Sequential(_lower_passes())(module)
+            start = _lap(seconds, "lower", start)
+            executable = relax.build(module, target, relax_pipeline=None, exec_mode="compiled")
+            _lap(seconds, "machine code", start)
+    except (tvm.error.TVMError, ValueError, TypeError, RuntimeError) as error:
+        raise CodegenError(f"region {name}: TVM refuses it: {first_line(error)}") from error
+    return BuiltRegion(
+        executable,
+        lowered.constants,
+        lowered.symbols,
+        lowered.fresh_outputs,
+        fused,
+        kernels,
+        seconds,
+    )
+
+
+def _lap(seconds: dict[str, float], stage: str, start: float) -> float:
+    now = time.perf_counter()
+    seconds[stage] = now - start
+    return now
+
+
+def _fuse(module: Module) -> tuple[Module, bool]:
+    """Return the module with operators fused, or as it was where TVM cannot fuse it."""
+    transform = relax.transform
+    module = transform.AnnotateTIROpPattern()(module)
+    try:
+        fused = tvm.transform.Sequential(
+            [transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination()]
+        )(module)
+    except (tvm.error.InternalError, RuntimeError) as error:
+        if _FUSION_FAULT not in str(error):
+            raise
+        return module, False
+    return fused, True
+
+
+def _lower_passes() -> list[Any]:
+    transform = relax.transform
+    return [
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+        transform.StaticPlanBlockMemory(),
+        transform.LowerAllocTensor(),
+        transform.KillAfterLastUse(),
+        transform.LowerRuntimeBuiltin(),
+        transform.ComputePrimValue(),
+        transform.VMShapeLower(),
+        transform.AttachGlobalSymbol(),
+    ]
+
+
+def first_line(error: BaseException) -> str:
+    """Return the line of TVM's message that says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines and lines[0].startswith("Traceback") else (lines or ["no message"])[0]

@@ -1,0 +1,142 @@
+"""Rows for operators that compute each element by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+
+from hcomp.codegen.kernel import Expr, Kernel, KernelBody, Tensor, constant
+from hcomp.codegen.relax_table import scalar
+
+Function = Callable[..., Expr]
+
+
+def elementwise(function: Function) -> KernelBody:
+    """Return a kernel that applies `function` to the operands' elements, broadcast together."""
+
+    def body(kernel: Kernel) -> Tensor:
+        shape = kernel.out_shape
+        count = range(len(kernel.inputs))
+        return kernel.compute(lambda *i: function(*(kernel.spread(n, i, shape) for n in count)))
+
+    return body
+
+
+def with_attrs(function: Function) -> KernelBody:
+    """Return an elementwise kernel whose `function` takes the node's attributes first."""
+
+    def body(kernel: Kernel) -> Tensor:
+        shape = kernel.out_shape
+        return kernel.compute(lambda *i: function(kernel.attrs, kernel.spread(0, i, shape)))
+
+    return body
+
+
+def _cast(kernel: Kernel) -> Tensor:
+    shape, dtype = kernel.out_shape, kernel.out_dtype
+    return kernel.compute(lambda *i: scalar.cast(kernel.spread(0, i, shape), dtype))
+
+
+def _bitcast(kernel: Kernel) -> Tensor:
+    dtype = kernel.out_dtype
+    return kernel.compute(lambda *i: tirx.reinterpret(dtype, kernel.tensor(0)(*i)))
+
+
+def _where(kernel: Kernel) -> Tensor:
+    shape = kernel.out_shape
+
+    def pick(*i: Expr) -> Expr:
+        condition, a, b = (kernel.spread(n, i, shape) for n in range(3))
+        return tirx.Select(scalar.truth(condition), a, b)
+
+    return kernel.compute(pick)
+
+
+def _isinf(attrs: Any, x: Expr) -> Expr:
+    infinite = constant(math.inf, str(x.ty.dtype))
+    tests = [x == infinite] if attrs["positive"] else []
+    tests += [x == -infinite] if attrs["negative"] else []
+    if not tests:
+        return tirx.const(False, "bool")
+    return tests[0] if len(tests) == 1 else tirx.Or(*tests)
+
+
+UNARY: dict[str, Function] = {
+    "abs": scalar.absolute,
+    "acos": scalar.libm("acos"),
+    "acosh": scalar.libm("acosh"),
+    "asin": scalar.libm("asin"),
+    "asinh": scalar.libm("asinh"),
+    "atan": scalar.libm("atan"),
+    "atanh": scalar.libm("atanh"),
+    "bitwise_not": scalar.bitwise_not,
+    "ceil": scalar.on_floats(tirx.ceil),
+    "cos": tirx.cos,
+    "cosh": scalar.libm("cosh"),
+    "erf": tirx.erf,
+    "exp": tirx.exp,
+    "expm1": scalar.libm("expm1"),
+    "floor": scalar.on_floats(tirx.floor),
+    "gelu": scalar.gelu,
+    "gelu_tanh": scalar.gelu_tanh,
+    "log": tirx.log,
+    "log1p": scalar.libm("log1p"),
+    "logical_not": lambda x: tirx.Not(scalar.truth(x)),
+    "negative": scalar.negative,
+    "relu": scalar.relu,
+    "round": scalar.on_floats(tirx.nearbyint),
+    "rsqrt": lambda x: constant(1.0, str(x.ty.dtype)) / tirx.sqrt(x),
+    "sigmoid": scalar.sigmoid,
+    "sign": scalar.sign,
+    "silu": lambda x: x * scalar.sigmoid(x),
+    "sin": tirx.sin,
+    "sinh": scalar.libm("sinh"),
+    "softplus": scalar.softplus,
+    "sqrt": tirx.sqrt,
+    "square": lambda x: x * x,
+    "tan": scalar.libm("tan"),
+    "tanh": scalar.libm("tanh"),
+    "trunc": scalar.on_floats(tirx.trunc),
+}
+
+BINARY: dict[str, Function] = {
+    "add": scalar.add,
+    "subtract": lambda a, b: a - b,
+    "multiply": scalar.multiply,
+    "divide": scalar.divide,
+    "floor_divide": scalar.floor_divide,
+    "power": scalar.power,
+    "maximum": scalar.maximum,
+    "minimum": scalar.minimum,
+    "floor_mod": scalar.floor_mod,
+    "truncated_mod": scalar.truncated_mod,
+    "bitwise_and": scalar.bitwise_and,
+    "bitwise_or": scalar.bitwise_or,
+    "bitwise_xor": scalar.bitwise_xor,
+    "logical_and": lambda a, b: tirx.And(scalar.truth(a), scalar.truth(b)),
+    "logical_or": lambda a, b: tirx.Or(scalar.truth(a), scalar.truth(b)),
+    "logical_xor": lambda a, b: scalar.differ(scalar.truth(a), scalar.truth(b)),
+    "left_shift": scalar.left_shift,
+    "right_shift": scalar.right_shift,
+    "equal": lambda a, b: scalar.compare(tirx.EQ, a, b),
+    "not_equal": lambda a, b: scalar.compare(tirx.NE, a, b),
+    "less": lambda a, b: scalar.compare(tirx.LT, a, b),
+    "less_equal": lambda a, b: scalar.compare(tirx.LE, a, b),
+    "greater": lambda a, b: scalar.compare(tirx.GT, a, b),
+    "greater_equal": lambda a, b: scalar.compare(tirx.GE, a, b),
+}
+
+KERNELS: dict[str, KernelBody] = {
+    **{name: elementwise(function) for name, function in {**UNARY, **BINARY}.items()},
+    "isnan": elementwise(scalar.is_nan),
+    "isfinite": elementwise(scalar.is_finite),
+    "isinf": with_attrs(_isinf),
+    "leaky_relu": with_attrs(scalar.leaky_relu),
+    "clip": with_attrs(scalar.clip),
+    "where": _where,
+    "cast": _cast,
+    "bitcast": _bitcast,
+}

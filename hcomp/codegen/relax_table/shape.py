@@ -1,0 +1,228 @@
+"""Rows for operators that make tensors or move elements without computing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+
+from hcomp.codegen.kernel import Expr, Kernel, KernelBody, Tensor, constant, wide_dtype
+from hcomp.dims import DimLike
+
+
+def int64(value: int) -> Expr:
+    """Return an int64 immediate."""
+    return tirx.IntImm("int64", value)
+
+
+def _permute(kernel: Kernel) -> Tensor:
+    axes = kernel.attrs["axes"]
+
+    def pick(*i: Expr) -> Expr:
+        position: list[Any] = [None] * len(axes)
+        for place, axis in enumerate(axes):
+            position[axis] = i[place]
+        return kernel.read(0, position)
+
+    return kernel.compute(pick)
+
+
+def _broadcast_to(kernel: Kernel) -> Tensor:
+    shape = kernel.out_shape
+    return kernel.compute(lambda *i: kernel.spread(0, i, shape))
+
+
+def _concat(kernel: Kernel) -> Tensor:
+    rank = len(kernel.out_shape)
+    axis = kernel.attrs["axis"] % rank
+    count = len(kernel.inputs)
+    starts: list[Expr] = [int64(0)]
+    for n in range(count - 1):
+        starts.append(starts[-1] + kernel.dim(kernel.shape(n)[axis]))
+
+    def pick(*i: Expr) -> Expr:
+        def part(n: int) -> Expr:
+            return kernel.read(n, (*i[:axis], i[axis] - starts[n], *i[axis + 1 :]))
+
+        found = part(count - 1)
+        for n in reversed(range(count - 1)):
+            found = tirx.if_then_else(i[axis] < starts[n + 1], part(n), found)
+        return found
+
+    return kernel.compute(pick)
+
+
+def _slice_of(kernel: Kernel, axis: int, start: Expr, output: int) -> Tensor:
+    found = kernel.outputs[output]
+    return kernel.compute(
+        lambda *i: kernel.read(0, (*i[:axis], i[axis] + start, *i[axis + 1 :])),
+        shape=found.shape,
+        dtype=found.dtype,
+        name=f"out{output}",
+    )
+
+
+def _split(kernel: Kernel) -> tuple[Tensor, ...]:
+    axis = kernel.attrs["axis"] % len(kernel.shape(0))
+    start: DimLike = 0
+    parts = []
+    for output, size in enumerate(kernel.attrs["sizes"]):
+        parts.append(_slice_of(kernel, axis, kernel.dim(start), output))
+        start = start + size
+    return tuple(parts)
+
+
+def _strided_slice(kernel: Kernel) -> Tensor:
+    attrs, rank = kernel.attrs, len(kernel.shape(0))
+    steps = {
+        axis % rank: (kernel.dim(begin), kernel.dim(stride))
+        for axis, begin, stride in zip(attrs["axes"], attrs["begin"], attrs["strides"], strict=True)
+    }
+
+    def pick(*i: Expr) -> Expr:
+        return kernel.read(
+            0, [steps[a][0] + p * steps[a][1] if a in steps else p for a, p in enumerate(i)]
+        )
+
+    return kernel.compute(pick)
+
+
+def _tile(kernel: Kernel) -> Tensor:
+    own = kernel.shape(0)
+    repeats = kernel.attrs["repeats"]
+
+    def pick(*i: Expr) -> Expr:
+        return kernel.read(
+            0,
+            [
+                p if r == 1 else tirx.floormod(p, kernel.dim(d))
+                for p, d, r in zip(i, own, repeats, strict=True)
+            ],
+        )
+
+    return kernel.compute(pick)
+
+
+def _mirrored(position: Expr, size: Expr) -> Expr:
+    """Return a position reflected at both borders, as often as it takes (the border not twice)."""
+    one, two = int64(1), int64(2)
+    period = tirx.max(two * size - two, one)
+    folded = tirx.floormod(position, period)
+    return tirx.Select(folded < size, folded, period - folded)
+
+
+def _pad(kernel: Kernel) -> Tensor:
+    attrs, own = kernel.attrs, kernel.shape(0)
+    rank = len(own)
+    begins = kernel.dims(attrs["padding"][:rank])
+    padded = [attrs["padding"][a] != 0 or attrs["padding"][a + rank] != 0 for a in range(rank)]
+    sizes = kernel.dims(own)
+    if attrs["mode"] == "constant":
+        return _pad_constant(kernel, begins, padded, sizes)
+
+    def place(axis: int, position: Expr) -> Expr:
+        if not padded[axis]:
+            return position
+        source, size = position - begins[axis], sizes[axis]
+        match attrs["mode"]:
+            case "edge":
+                return tirx.max(tirx.min(source, size - int64(1)), int64(0))
+            case "reflect":
+                return _mirrored(source, size)
+            case "wrap":
+                return tirx.floormod(source, size)
+        raise ValueError(f"the pad mode {attrs['mode']!r} is not known")
+
+    return kernel.compute(lambda *i: kernel.read(0, [place(a, p) for a, p in enumerate(i)]))
+
+
+def _pad_constant(
+    kernel: Kernel, begins: Sequence[Expr], padded: Sequence[bool], sizes: Sequence[Expr]
+) -> Tensor:
+    dtype = kernel.out_dtype
+    raw = kernel.attrs["value"]
+    value = constant(bool(raw) if dtype == "bool" else raw, dtype)
+
+    def pick(*i: Expr) -> Expr:
+        source = [p - b if pad else p for p, b, pad in zip(i, begins, padded, strict=True)]
+        inside = [
+            test
+            for p, s, pad in zip(source, sizes, padded, strict=True)
+            if pad
+            for test in (p >= int64(0), p < s)
+        ]
+        found = kernel.read(0, source)
+        if not inside:
+            return found
+        return tirx.if_then_else(tirx.all(*inside), found, value)
+
+    return kernel.compute(pick)
+
+
+def _flip(kernel: Kernel) -> Tensor:
+    own = kernel.shape(0)
+    given = kernel.attrs["axis"]
+    axes = {a % len(own) for a in (given if isinstance(given, tuple) else (given,))}
+    last = [kernel.dim(d) - int64(1) for d in own]
+    return kernel.compute(
+        lambda *i: kernel.read(0, [last[a] - p if a in axes else p for a, p in enumerate(i)])
+    )
+
+
+def _trilu(kernel: Kernel) -> Tensor:
+    upper, k = kernel.attrs["upper"], kernel.dim(kernel.attrs["k"])
+    dtype = kernel.out_dtype
+    zero = constant(False if dtype == "bool" else 0, dtype)
+
+    def pick(*i: Expr) -> Expr:
+        diagonal = i[-2] + k
+        kept = i[-1] >= diagonal if upper else i[-1] <= diagonal
+        return tirx.Select(kept, kernel.read(0, i), zero)
+
+    return kernel.compute(pick)
+
+
+def _full(kernel: Kernel) -> Tensor:
+    dtype, raw = kernel.out_dtype, kernel.attrs["value"]
+    return kernel.compute(lambda *_: _number(kernel, raw, dtype))
+
+
+def _number(kernel: Kernel, value: Any, dtype: str) -> Expr:
+    if not isinstance(value, int | float):
+        return kernel.dim(value).astype(wide_dtype(dtype))
+    return constant(bool(value) if dtype == "bool" else value, dtype)
+
+
+def _arange(kernel: Kernel) -> Tensor:
+    dtype = wide_dtype(kernel.out_dtype)
+    start, step = (_number(kernel, kernel.attrs[n], dtype) for n in ("start", "step"))
+    return kernel.compute(lambda i: start + i.astype(dtype) * step)
+
+
+def _dims(kernel: Kernel) -> Tensor:
+    values = kernel.dims(kernel.attrs["values"])
+
+    def pick(*i: Expr) -> Expr:
+        found = values[-1]
+        for place in reversed(range(len(values) - 1)):
+            found = tirx.Select(i[0] == int64(place), values[place], found)
+        return found
+
+    return kernel.compute(pick)
+
+
+KERNELS: dict[str, KernelBody] = {
+    "permute_dims": _permute,
+    "broadcast_to": _broadcast_to,
+    "concat": _concat,
+    "split": _split,
+    "strided_slice": _strided_slice,
+    "tile": _tile,
+    "pad": _pad,
+    "flip": _flip,
+    "trilu": _trilu,
+    "full": _full,
+    "arange": _arange,
+    "dims": _dims,
+}
