@@ -17,6 +17,7 @@ from hcomp.reference import (
     pool,
     recurrent,
     reduce,
+    resize,
     sequence,
     shape,
 )
@@ -31,6 +32,7 @@ _FIXED: dict[str, Function] = {
     **pool.TABLE,
     **recurrent.TABLE,
     **host.TABLE,
+    **resize.TABLE,
     **sequence.TABLE,
 }
 

@@ -1,0 +1,246 @@
+"""Matrix products and convolutions of quantised tensors, in integers.
+
+An 8-bit operand goes into `matmul` or `conv` as it is, with 32-bit sums, so that a target can use
+its byte-product instructions; zero points come out as correction terms:
+    sum (x - zx)(w - zw) = sum x w  -  zx sum w  -  zw sum x  +  K zx zw
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hcomp.capture.context import Converter, NodeContext
+from hcomp.capture.onnx_ops.quantize import is_zero, per_tensor, rounded
+from hcomp.dims import DimLike, ceildiv, dim_max, floordiv
+
+
+def centred(c: NodeContext, value: str, zero_point: str) -> tuple[str, str]:
+    """Return an 8-bit operand and its zero point; a constant one moves into int8 with zero point 0.
+
+    That is possible where all of (value - zero_point) fits int8, as for symmetric weights.
+    """
+    if is_zero(c, zero_point):
+        return value, ""
+    data, zero = c.const(value), c.const(zero_point)
+    if data is None or zero is None:
+        return value, zero_point
+    shifted = data.astype(np.int32) - zero.astype(np.int32)
+    if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
+        return value, zero_point
+    return c.tensor(shifted, "int8"), ""
+
+
+def integer_matmul(c: NodeContext, a: str, b: str, a_zero: str, b_zero: str) -> str:
+    """Return (a - a_zero) @ (b - b_zero) in int32.
+
+    `a_zero` broadcasts with [..., M, 1], `b_zero` with [..., 1, N]; "" is zero.
+    """
+    a, a_zero = centred(c, a, a_zero)
+    b, b_zero = centred(c, b, b_zero)
+    result = c.emit("matmul", a, b, out_dtype="int32")
+    columns = rows = ""
+    if a_zero:
+        columns = c.emit("sum", c.cast(b, "int32"), axis=(-2,), keepdims=True)
+        a_zero = c.cast(a_zero, "int32")
+        result = c.emit("subtract", result, c.emit("multiply", a_zero, columns))
+    if b_zero:
+        rows = c.emit("sum", c.cast(a, "int32"), axis=(-1,), keepdims=True)
+        b_zero = c.cast(b_zero, "int32")
+        result = c.emit("subtract", result, c.emit("multiply", rows, b_zero))
+    if a_zero and b_zero:
+        depth = c.cast(c.b.shape_value([c.shape(a)[-1]], scalar=True), "int32")
+        both = c.emit("multiply", c.emit("multiply", a_zero, b_zero), depth)
+        result = c.emit("add", result, both)
+    return result
+
+
+def row_zero(c: NodeContext, zero: str) -> str:
+    """Return the left operand's zero point so that it broadcasts: one number, or one a row."""
+    return _along(c, zero, lambda n: (n, 1))
+
+
+def column_zero(c: NodeContext, zero: str) -> str:
+    """Return the right operand's scale or zero point so that it broadcasts: one, or one a column."""
+    return _along(c, zero, lambda n: (1, n))
+
+
+def _along(c: NodeContext, zero: str, place: object) -> str:
+    if not zero:
+        return ""
+    shape = c.shape(zero)
+    if shape in ((), (1,)):
+        return per_tensor(c, zero)
+    return c.reshape(zero, place(shape[0])) if len(shape) == 1 else zero  # type: ignore[operator]
+
+
+def _matrices(c: NodeContext, a: int, b: int) -> tuple[str, str]:
+    """Return the operands with vectors made matrices, as the correction terms need them."""
+    if c.rank(a) < 1 or c.rank(b) < 1:
+        raise c.refuse("an operand of its product has no dimension")
+    left = c.emit("expand_dims", a, axis=(0,)) if c.rank(a) == 1 else c.input(a)
+    right = c.emit("expand_dims", b, axis=(1,)) if c.rank(b) == 1 else c.input(b)
+    return left, right
+
+
+def _drop_vector_axes(c: NodeContext, value: str, a: int, b: int) -> str:
+    axes = ((-2,) if c.rank(a) == 1 else ()) + ((-1,) if c.rank(b) == 1 else ())
+    return c.emit("squeeze", value, axis=axes) if axes else value
+
+
+def _matmul_integer(c: NodeContext) -> str:
+    a, b = _matrices(c, 0, 1)
+    result = integer_matmul(c, a, b, row_zero(c, c.optional(2)), column_zero(c, c.optional(3)))
+    return _drop_vector_axes(c, result, 0, 1)
+
+
+def requantize(c: NodeContext, total: str, multiplier: str, zero_point: str, dtype: str) -> str:
+    """Return round(total * multiplier) + zero_point saturated to `dtype`, total in int32."""
+    return rounded(c, c.emit("multiply", c.cast(total, "float32"), multiplier), zero_point, dtype)
+
+
+def multiplier_of(c: NodeContext, a_scale: str, b_scale: str, y_scale: str) -> str:
+    """Return a_scale * b_scale / y_scale in float32, in ONNX Runtime's order of operations."""
+    a_scale, b_scale, y_scale = (c.cast(s, "float32") for s in (a_scale, b_scale, y_scale))
+    return c.emit("divide", c.emit("multiply", a_scale, b_scale), y_scale)
+
+
+def _qlinear_matmul(c: NodeContext) -> str:
+    if not c.dtype(0).endswith("int8") or not c.dtype(3).endswith("int8"):
+        raise c.refuse(f"its operands have the type {c.dtype(0)}, not 8-bit integers")
+    a, b = _matrices(c, 0, 3)
+    total = integer_matmul(c, a, b, row_zero(c, c.input(2)), column_zero(c, c.input(5)))
+    multiplier = multiplier_of(
+        c, row_zero(c, c.input(1)), column_zero(c, c.input(4)), row_zero(c, c.input(6))
+    )
+    y = requantize(c, total, multiplier, row_zero(c, c.input(7)), c.dtype(7))
+    return _drop_vector_axes(c, y, 0, 3)
+
+
+# -- convolution ------------------------------------------------------------------------------
+def window_of(c: NodeContext, x: str, w: str) -> dict[str, object]:
+    """Return strides, dilation, groups and padding of a convolution from its ONNX attributes."""
+    n = c.rank(x) - 2
+    kernel = c.shape(w)[2:]
+    given = tuple(c.attr("kernel_shape", kernel))
+    if any(isinstance(k, int) and k != g for k, g in zip(kernel, given, strict=True)):
+        raise c.refuse(f"its kernel_shape {given} differs from its weight's {kernel}")
+    strides = tuple(c.attr("strides", (1,) * n))
+    dilation = tuple(c.attr("dilations", (1,) * n))
+    padding = tuple(c.attr("pads", (0,) * (2 * n)))
+    automatic = c.attr("auto_pad", "NOTSET")
+    if automatic == "VALID":
+        padding = (0,) * (2 * n)
+    elif automatic in ("SAME_UPPER", "SAME_LOWER"):
+        room = [
+            _same_room(size, k, s, d)
+            for size, k, s, d in zip(c.shape(x)[2:], kernel, strides, dilation, strict=True)
+        ]
+        small = [floordiv(r, 2) for r in room]
+        large = [r - s for r, s in zip(room, small, strict=True)]
+        padding = (*small, *large) if automatic == "SAME_UPPER" else (*large, *small)
+    elif automatic not in ("NOTSET", ""):
+        raise c.refuse(f"its auto_pad {automatic!r} is not one of the standard's")
+    return {"strides": strides, "dilation": dilation, "groups": c.attr("group", 1), "padding": padding}
+
+
+def _same_room(size: DimLike, kernel: DimLike, stride: int, dilation: int) -> DimLike:
+    """Return how much padding makes the output ceil(size / stride)."""
+    out = ceildiv(size, stride)
+    return dim_max((out - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
+
+
+def integer_conv(c: NodeContext, x: str, w: str, x_zero: str, w_zero: str) -> str:
+    """Return the convolution of (x - x_zero) with (w - w_zero) in int32; padding is x_zero.
+
+    `x_zero` is 0-D, `w_zero` 0-D or [O]; "" is zero. Reads the node's window attributes.
+    """
+    window = window_of(c, x, w)
+    w_zero = _channels(c, w_zero, c.rank(w), 0) if w_zero else ""
+    w, w_zero = centred(c, w, w_zero)
+    x_zero = "" if is_zero(c, x_zero) else x_zero
+    x, window = _padded(c, x, x_zero, window)
+    result = c.emit("conv", x, w, out_dtype="int32", **window)
+    rank = c.rank(w)
+    spatial = tuple(range(1, rank))
+    if x_zero:
+        x_zero = c.cast(x_zero, "int32")
+        total = c.emit("sum", c.cast(w, "int32"), axis=spatial, keepdims=False)
+        total = _channels(c, total, rank, 1)
+        result = c.emit("subtract", result, c.emit("multiply", x_zero, total))
+    if w_zero:
+        result = _weight_correction(c, result, x, w, x_zero, w_zero, window)
+    return result
+
+
+def _padded(
+    c: NodeContext, x: str, x_zero: str, window: dict[str, object]
+) -> tuple[str, dict[str, object]]:
+    """Return `x` padded with its zero point where there is one, and the window that remains."""
+    padding = tuple(window["padding"])  # type: ignore[arg-type]
+    if not x_zero or all(p == 0 for p in padding):
+        return x, window
+    n = len(padding) // 2
+    zero = c.const(x_zero)
+    if zero is None:
+        raise c.refuse("its input's zero point is known only at run time, and it pads")
+    around = (0, 0, *padding[:n], 0, 0, *padding[n:])
+    x = c.emit("pad", x, padding=around, mode="constant", value=int(zero.reshape(-1)[0]))
+    return x, {**window, "padding": (0,) * (2 * n)}
+
+
+def _channels(c: NodeContext, value: str, rank: int, axis: int) -> str:
+    """Return a 0-D value, or a vector [O] along `axis` of `rank` dimensions."""
+    shape = c.shape(value)
+    if shape in ((), (1,)):
+        return per_tensor(c, value)
+    return c.reshape(value, [shape[0] if i == axis else 1 for i in range(rank)])
+
+
+def _weight_correction(
+    c: NodeContext, result: str, x: str, w: str, x_zero: str, w_zero: str, window: dict[str, object]
+) -> str:
+    """Return `result` - w_zero * (sum of each window of x) + K * x_zero * w_zero."""
+    shape, rank, groups = c.shape(w), c.rank(w), window["groups"]
+    if not isinstance(groups, int) or not all(isinstance(d, int) for d in shape):
+        raise c.refuse("its weight's sizes are known only at run time")
+    sizes = [int(d) for d in shape if isinstance(d, int)]
+    ones = c.tensor(np.ones([groups, *sizes[1:]]), c.dtype(w))
+    sums = c.emit("conv", x, ones, out_dtype="int32", **window)
+    if groups > 1:
+        # Channel o of the result belongs to group o // (O / groups).
+        owner = np.arange(sizes[0]) // (sizes[0] // groups)
+        sums = c.emit("take", sums, c.tensor(owner, "int64"), axis=1)
+    w_zero = c.cast(w_zero, "int32")
+    if c.shape(w_zero):
+        w_zero = c.reshape(w_zero, [sizes[0] if i == 1 else 1 for i in range(rank)])
+    result = c.emit("subtract", result, c.emit("multiply", sums, w_zero))
+    if x_zero:
+        depth = c.scalar(int(np.prod(sizes[1:])), "int32")
+        result = c.emit("add", result, c.emit("multiply", c.emit("multiply", x_zero, w_zero), depth))
+    return result
+
+
+def _conv_integer(c: NodeContext) -> str:
+    return integer_conv(c, c.input(0), c.input(1), per_tensor(c, c.optional(2)), c.optional(3))
+
+
+def _qlinear_conv(c: NodeContext) -> str:
+    x, w, rank = c.input(0), c.input(3), c.rank(0)
+    total = integer_conv(c, x, w, per_tensor(c, c.input(2)), c.input(5))
+    if c.has(8):
+        total = c.emit("add", total, _channels(c, c.input(8), rank, 1))
+    w_scale = _channels(c, c.input(4), rank, 1)
+    multiplier = multiplier_of(c, per_tensor(c, c.input(1)), w_scale, per_tensor(c, c.input(6)))
+    return requantize(c, total, multiplier, per_tensor(c, c.input(7)), c.dtype(7))
+
+
+QUANTIZED_LINEAR: dict[str, Converter] = {
+    "MatMulInteger": _matmul_integer,
+    "QLinearMatMul": _qlinear_matmul,
+    "ConvInteger": _conv_integer,
+    "QLinearConv": _qlinear_conv,
+}
+
+__all__ = ["QUANTIZED_LINEAR", "Sequence", "integer_conv", "integer_matmul", "requantize"]
