@@ -181,6 +181,8 @@ def lstm(
 
     def cell(layer: _Layer, d: int, functions: list[Activation]) -> Step:
         f, g, h = functions
+        # ONNX Runtime clips what enters the gates, not the cell state on its way out.
+        h = partial(h, clip=None)
         matrix, extra = layer.recurrence[d].T, layer.recurrent_bias(d)
         zero = np.zeros(layer.hidden, layer.x.dtype)
         hole_i, hole_o, hole_f = (zero,) * 3 if holes is None else _parts(holes[d], 3)
