@@ -10,7 +10,6 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from hcomp.capture.context import NodeContext, Refused, RunTime
 from hcomp.capture.extern import ExternContext, emit_extern
-from hcomp.capture.onnx_ops import CONVERTERS
 from hcomp.capture.onnx_types import Symbols, to_array, value_type
 from hcomp.dims import symbols_of
 from hcomp.errors import CaptureError
@@ -192,6 +191,8 @@ def _domain(name: str) -> str:
 
 
 def _call_converter(context: NodeContext, origin: Origin) -> str | Sequence[str]:
+    from hcomp.capture.onnx_ops import CONVERTERS  # late: control flow converts subgraphs through here
+
     converter = CONVERTERS.get((origin.domain, origin.op))
     if converter is None:
         raise context.refuse("hcomp has no lowering for this operator")

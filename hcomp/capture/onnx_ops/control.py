@@ -59,16 +59,15 @@ def _close(scopes: dict[str, tuple[Scope, list[str]]]) -> tuple[dict[str, Graph]
     for name, (scope, outputs) in scopes.items():
         for value in wanted:
             scope.carry_in(value)
-        graph, captures = finish_subgraph(scope, outputs)
-        graphs[name] = _order_inputs(graph, [scope.captures[v] for v in wanted], len(captures))
+        graph, _ = finish_subgraph(scope, outputs)
+        graphs[name] = _order_inputs(graph, [scope.captures[v] for v in wanted])
     return graphs, tuple(wanted)
 
 
-def _order_inputs(graph: Graph, captured: Sequence[str], count: int) -> Graph:
+def _order_inputs(graph: Graph, captured: Sequence[str]) -> Graph:
     """Return the graph with its captured inputs last, in the given order."""
     by_name = {v.name: v for v in graph.inputs}
-    formal = graph.inputs[: len(graph.inputs) - count]
-    own = [v for v in formal if v.name not in set(captured)]
+    own = [v for v in graph.inputs if v.name not in set(captured)]
     return Graph(
         graph.name, (*own, *(by_name[n] for n in captured)), graph.constants, graph.nodes, graph.outputs
     )
