@@ -15,7 +15,7 @@ import numpy as np
 from hcomp.reference.elementwise import TABLE as ELEMENTWISE
 from hcomp.reference.numeric import Array, Function, narrow, quiet_table, widen
 
-Activation: TypeAlias = Callable[[Array], Array]
+Activation: TypeAlias = Callable[..., Array]
 State: TypeAlias = tuple[Array, ...]
 """What a cell carries from step to step, each [B, H]; the hidden state is the first."""
 Step: TypeAlias = Callable[[Array, State], State]
