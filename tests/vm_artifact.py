@@ -24,7 +24,7 @@ def kernels(
     symbols: Sequence[str] = (),
     exec_mode: str = "compiled",
 ) -> dict[str, bytes]:
-    """Return the files of a region: `body(*vars)` gives one Relax expression, or a tuple of them."""
+    """Return the files of a region: `body(*vars)` gives a Relax expression or a tuple of them."""
     import tvm
     from tvm import relax
 
@@ -92,8 +92,10 @@ class Maker:
             "steps": self.steps,
         }
 
-    def artifact(self, inputs: Mapping[str, Type | dict], outputs: Mapping[str, Type | dict]) -> Artifact:
-        def spec(name: str, type_: Type | dict) -> dict[str, object]:
+    def artifact(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Artifact:
+        """Return the artifact; a type is a `Type` or what the manifest writes."""
+
+        def spec(name: str, type_: Any) -> dict[str, object]:
             return {"name": name, "type": type_ if isinstance(type_, dict) else type_json(type_)}
 
         fields = {
@@ -125,4 +127,4 @@ def four_operators(shape: Sequence[int | str] = (8, 8)) -> Artifact:
 
 
 def four_operators_numpy(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    return np.exp(np.maximum(x @ w + x, 0))
+    return np.asarray(np.exp(np.maximum(x @ w + x, 0)))

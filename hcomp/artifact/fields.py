@@ -1,4 +1,4 @@
-"""Reading JSON that nobody has checked: every value is checked for type and range as it is taken."""
+"""Reading JSON that nobody has checked: every value is checked for type and range when taken."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parse_json(data: bytes | memoryview, name: str) -> Fields:
 
 @dataclass(frozen=True)
 class Fields:
-    """A JSON object being read; `path` is where it stands, such as "manifest.json: program.steps[3]".
+    """A JSON object being read; `path` is where it is: "manifest.json: program.steps[3]".
 
     All getters raise ArtifactError with the field's path, what was expected and what was found.
     """

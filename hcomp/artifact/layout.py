@@ -15,7 +15,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
 
 from hcomp.artifact.manifest import MANIFEST
 from hcomp.errors import ArtifactError
@@ -48,7 +48,7 @@ class Span:
 class _Sealed:
     """A stream that hashes what it writes, data of members apart."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
         self.position = 0
         self.hash = hashlib.sha256()
@@ -60,7 +60,7 @@ class _Sealed:
         self.position += len(data)
 
 
-def write_zip(stream: BinaryIO, members: Mapping[str, memoryview]) -> None:
+def write_zip(stream: IO[bytes], members: Mapping[str, memoryview]) -> None:
     """Write the members as one artifact; equal members give equal bytes."""
     out = _Sealed(stream)
     central = b""
@@ -144,14 +144,14 @@ def _read_end(view: memoryview) -> tuple[int, int, int]:
     if (
         at < 0
         or view[len(view) - COMMENT_SIZE :][: len(SEAL)] != SEAL
-        or view[at : at + 4] != b"PK\5\6"
+        or bytes(view[at : at + 4]) != b"PK\5\6"
     ):
         raise ArtifactError("not an hcomp artifact, or a truncated one: its end record is missing")
     _, _, _, _, count, size, start, _ = END.unpack_from(view, at)
     locator = at - LOCATOR.size
-    if locator >= END64.size and view[locator : locator + 4] == b"PK\6\7":
+    if locator >= END64.size and bytes(view[locator : locator + 4]) == b"PK\6\7":
         position = LOCATOR.unpack_from(view, locator)[2]
-        if position != locator - END64.size or view[position : position + 4] != b"PK\6\6":
+        if position != locator - END64.size or bytes(view[position : position + 4]) != b"PK\6\6":
             raise ArtifactError("damaged: the 64-bit end record is missing")
         _, _, _, _, _, _, _, count, size, start = END64.unpack_from(view, position)
         at = position
@@ -216,7 +216,7 @@ def _wide(extra: memoryview, size: int, offset: int) -> tuple[int, int]:
 
 
 def _data_span(view: memoryview, name: str, offset: int, size: int, limit: int) -> Span:
-    if offset + LOCAL.size > limit or view[offset : offset + 4] != b"PK\3\4":
+    if offset + LOCAL.size > limit or bytes(view[offset : offset + 4]) != b"PK\3\4":
         raise ArtifactError(f"damaged: the member {name} has no header")
     *_, name_size, extra_size = LOCAL.unpack_from(view, offset)
     data = offset + LOCAL.size + name_size + extra_size

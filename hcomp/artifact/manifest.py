@@ -130,7 +130,8 @@ def _check_format(fields: Fields) -> None:
     version = fields.integer("version")
     if version != VERSION:
         raise ArtifactError(
-            f"{MANIFEST}: the artifact has format version {version}, this hcomp reads {VERSION}: compile the model again"
+            f"{MANIFEST}: the artifact has format version {version}, this hcomp reads {VERSION}: "
+            "compile the model again"
         )
 
 

@@ -44,7 +44,7 @@ class Launch:
     for `reference`, "model" for `onnxruntime`). `symbols` are sizes handed over as one shape
     argument: (value, axis). `fresh_outputs[i]` is False where output i may share an input's
     memory. With `guards` the region returns one more value, a bool vector: entry i true means that
-    guards[i] happened. `nodes` are the region's first nodes in the user's names, for errors and profiles.
+    guards[i] happened. `nodes` are the region's first nodes in the user's names, for errors.
     """
 
     region: str
@@ -260,13 +260,12 @@ def _read_device(fields: Fields, key: str, devices: frozenset[str]) -> str:
 
 def _read_if(fields: Fields, devices: frozenset[str], files: Mapping[str, int], depth: int) -> If:
     inputs, outputs = fields.texts("inputs"), fields.texts("outputs")
-    branches = [
-        read_program(fields.object(key), devices, files, depth + 1) for key in ("then", "else")
-    ]
-    for key, branch in zip(("then", "else"), branches, strict=True):
+    then = read_program(fields.object("then"), devices, files, depth + 1)
+    other = read_program(fields.object("else"), devices, files, depth + 1)
+    for key, branch in (("then", then), ("else", other)):
         _same_count(fields.at(key), "inputs", len(branch.inputs), len(inputs) - 1)
         _same_count(fields.at(key), "outputs", len(branch.outputs), len(outputs))
-    return If(inputs, outputs, *branches, fields.optional_texts("free"))
+    return If(inputs, outputs, then, other, fields.optional_texts("free"))
 
 
 def _read_loop(
@@ -301,7 +300,7 @@ def _check_values(program: Program, where: str) -> None:
             if name:
                 _define(known, name, place)
                 alive.add(name)
-        _require(step.free, alive, place)
+        _require(step.free, alive | {""}, place)
         alive -= set(step.free)
     _require(program.outputs, alive, where)
 

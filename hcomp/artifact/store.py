@@ -37,7 +37,7 @@ class Artifact:
 
     @classmethod
     def build(cls, fields: Mapping[str, object], members: Mapping[str, Buffer]) -> Artifact:
-        """Return the artifact of manifest fields (without `format`, `version`, `files`) and members.
+        """Return an artifact of manifest fields (`format`, `version`, `files` apart) and members.
 
         The members are kept, not copied (arrays that are C-contiguous too).
 
@@ -86,10 +86,7 @@ class Artifact:
             members = {
                 name: view[span.offset : span.offset + span.size] for name, span in spans.items()
             }
-            if MANIFEST not in members:
-                raise ArtifactError(f"damaged: there is no {MANIFEST}")
-            manifest = read_manifest(members[MANIFEST])
-            _check_members(manifest, members)
+            manifest = _checked_manifest(members)
         except ArtifactError as error:
             raise ArtifactError(f"{origin}: {error}") from None
         return cls(manifest, members)
@@ -109,7 +106,7 @@ class Artifact:
         return name in self._members
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of the artifact as a file would have them; equal artifacts give equal bytes."""
+        """Return the bytes of the file; equal artifacts give equal bytes."""
         stream = io.BytesIO()
         write_zip(stream, self._members)
         return stream.getvalue()
@@ -142,12 +139,15 @@ class Artifact:
             ) from None
 
 
-def _check_members(manifest: Manifest, members: Mapping[str, memoryview]) -> None:
+def _checked_manifest(members: Mapping[str, memoryview]) -> Manifest:
+    """Return the manifest of members whose bytes are all as it says."""
+    if MANIFEST not in members:
+        raise ArtifactError(f"damaged: there is no {MANIFEST}")
+    manifest = read_manifest(members[MANIFEST])
     listed = manifest.files.keys() | {MANIFEST}
     for name in sorted(listed ^ members.keys()):
-        raise ArtifactError(
-            f"damaged: the member {name} is {'missing' if name in listed else 'not in the manifest'}"
-        )
+        reason = "missing" if name in listed else "not in the manifest"
+        raise ArtifactError(f"damaged: the member {name} is {reason}")
     for name, file in manifest.files.items():
         if members[name].nbytes != file.size:
             raise ArtifactError(
@@ -159,10 +159,11 @@ def _check_members(manifest: Manifest, members: Mapping[str, memoryview]) -> Non
             raise ArtifactError(
                 f"damaged: the member {name} does not have the digest that the manifest gives"
             )
+    return manifest
 
 
 def _digests(views: Mapping[str, memoryview]) -> dict[str, str]:
-    """Return the sha256 of every member; several threads, because hashing is most of a load's time."""
+    """Return the sha256 of every member; in threads, as hashing is most of a load's time."""
     waiting = sorted(views.items(), key=lambda item: item[1].nbytes)
     found: dict[str, str] = {}
 

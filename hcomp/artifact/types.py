@@ -19,7 +19,7 @@ _BYTES = {"64": 8, "32": 4, "16": 2, "128": 16}
 
 @dataclass(frozen=True)
 class TensorType:
-    """An array: its element type and shape; `shape` is None where the rank is known only at run time."""
+    """An array: its element type and shape; shape None means a rank known only at run time."""
 
     dtype: str
     shape: tuple[DimLike, ...] | None
@@ -49,17 +49,16 @@ class OptionalType:
 
 
 @dataclass(frozen=True)
-class MapType:
-    """A dictionary; only models of the ai.onnx.ml domain have it."""
+class OpaqueType:
+    """A type that only ONNX Runtime knows, such as the maps of ai.onnx.ml; `text` is its name."""
 
-    key: str
-    value: ValueType
+    text: str
 
     def __str__(self) -> str:
-        return f"map({self.key}, {self.value})"
+        return self.text
 
 
-ValueType: TypeAlias = TensorType | SequenceType | OptionalType | MapType
+ValueType: TypeAlias = TensorType | SequenceType | OptionalType | OpaqueType
 
 
 def shape_text(shape: tuple[DimLike, ...]) -> str:
@@ -88,9 +87,8 @@ def read_type(fields: Fields, depth: int = 0) -> ValueType:
         return SequenceType(read_type(fields.object("sequence"), depth + 1))
     if fields.has("optional"):
         return OptionalType(read_type(fields.object("optional"), depth + 1))
-    if fields.has("map"):
-        entry = fields.object("map")
-        return MapType(read_dtype(entry, "key"), read_type(entry.object("value"), depth + 1))
+    if fields.has("opaque"):
+        return OpaqueType(fields.text("opaque"))
     return TensorType(read_dtype(fields, "dtype"), read_shape(fields, "shape"))
 
 
@@ -138,7 +136,7 @@ def type_json(type_: ValueType) -> dict[str, object]:
             return {"sequence": type_json(element)}
         case OptionalType(element):
             return {"optional": type_json(element)}
-    return {"map": {"key": type_.key, "value": type_json(type_.value)}}
+    return {"opaque": type_.text}
 
 
 def _read_dim(item: object, where: str) -> DimLike:

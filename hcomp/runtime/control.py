@@ -95,7 +95,7 @@ def _empty_scan(name: str, type_: ValueType | None) -> np.ndarray:
     """Return the result of no iteration: static dimensions stay, unknown ones are 0."""
     if not isinstance(type_, TensorType):
         raise RunError(
-            f"a loop made no iteration and the artifact does not say the type of its output {name!r}"
+            f"no iteration was made, and the type of the scan output {name!r} is unknown"
         )
     inner = [dim if isinstance(dim, int) else 0 for dim in (type_.shape or (0,))[1:]]
     return np.empty((0, *inner), numpy_dtype(type_.dtype))

@@ -80,7 +80,8 @@ def check_cpu(cpu: Cpu) -> None:
     missing = sorted(name for name, flag in linux.items() if flag not in flags)
     if missing:
         raise ArtifactError(
-            f"the artifact was compiled for a processor with {', '.join(missing)}, this one has none: compile it here"
+            f"the artifact needs a processor with {', '.join(missing)}, which this one lacks: "
+            "compile it here"
         )
 
 

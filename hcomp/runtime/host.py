@@ -27,7 +27,8 @@ def reference_region(program: memoryview) -> HostRegion:
         interpreter = Interpreter(json.loads(bytes(program)))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"the reference program cannot be read: {error!r}") from error
-    return interpreter.run
+    run: HostRegion = interpreter.run
+    return run
 
 
 def onnx_region(model: memoryview, threads: int) -> HostRegion:
@@ -76,7 +77,7 @@ ONNX_NUMBERS = {
 def _run_with_ort_values(
     session: Any, inputs: list[str], outputs: list[str], values: list[Any]
 ) -> list[Any]:
-    """Run a model that takes or gives bfloat16 and its like: the bits go in, and DLPack comes out."""
+    """Run a model with bfloat16 and its like: bits go in, and DLPack comes out."""
     feeds = {}
     for name, value, argument in zip(inputs, values, session.get_inputs(), strict=True):
         feeds[name] = _to_ort(value, ONNX_NUMBERS.get(argument.type))

@@ -9,14 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm_ffi import Tensor, from_dlpack
 
 from hcomp.artifact.manifest import ValueSpec
 from hcomp.artifact.types import (
-    MapType,
+    OpaqueType,
     OptionalType,
     SequenceType,
     TensorType,
@@ -35,11 +35,14 @@ MAX_KNOWN_SHAPES = 4096
 MAX_SPARE_BYTES = 1 << 16
 MAX_SPARES = 8
 
-_MISALIGNED = ALIGNMENT - 1
+MISALIGNED = ALIGNMENT - 1
 
 
-@dataclass
-class Bound:
+Spare = tuple[np.ndarray, Tensor]
+Borrowed = list[tuple[list[Spare], Spare]]
+
+
+class Bound(NamedTuple):
     """Inputs ready to run: values in the program's order, and where their memory is.
 
     `borrowed` are staging buffers to give back after the run; `torch` says that the caller
@@ -48,35 +51,38 @@ class Bound:
 
     values: list[object]
     addresses: set[int]
-    borrowed: list[tuple[list[_Spare], _Spare]]
+    borrowed: Borrowed
     torch: bool
 
 
-_Spare = tuple[np.ndarray, Tensor]
-
-
 @dataclass
-class _Row:
+class Row:
     """One input: its type, the numpy dtype of its fast path, and spare staging buffers."""
 
     name: str
     type: ValueType
     dtype: np.dtype | None = None
     shape: Shape | None = None  # where it is static
-    for_kernel: bool = False
-    spares: list[_Spare] = field(default_factory=list)
+    is_plain: bool = False  # kernels read it, and numpy can pass it to them as it is
+    spares: list[Spare] = field(default_factory=list)
 
 
 class InputBinder:
     """Checks and converts the inputs of a program with the given inputs' types.
 
+    `static_shapes` are the inputs' shapes where all are static, `known_shapes` those that have
+    been checked, `all_plain` says that generated code takes all inputs as numpy has them.
+
     `for_kernels[i]` says that generated code reads input i, so that it becomes a tensor here.
     """
 
     def __init__(self, specs: Sequence[ValueSpec], for_kernels: Sequence[bool]) -> None:
-        self._rows = [_row(spec, used) for spec, used in zip(specs, for_kernels, strict=True)]
+        self.rows = [_row(spec, used) for spec, used in zip(specs, for_kernels, strict=True)]
         self._names = frozenset(spec.name for spec in specs)
-        self._known: set[tuple[Shape | None, ...]] = set()
+        self.known_shapes: set[tuple[Shape | None, ...]] = set()
+        shapes = [row.shape for row in self.rows]
+        self.static_shapes = None if None in shapes else shapes
+        self.all_plain = all(row.is_plain for row in self.rows)
 
     def bind(self, inputs: Mapping[str, object]) -> Bound:
         """Return the inputs ready to run.
@@ -85,12 +91,11 @@ class InputBinder:
             RunError: a name is missing or unknown, or a type or shape does not fit; names the
                 input, what was expected in the model's own symbols, and what was found.
         """
-        values: list[object] = []
-        shapes: list[Shape | None] = []
-        torch = False
-        if len(inputs) != len(self._rows):
+        if len(inputs) != len(self.rows):
             self._refuse_names(inputs)
-        for row in self._rows:
+        values: list[Any] = []
+        torch = False
+        for row in self.rows:
             try:
                 value = inputs[row.name]
             except KeyError:
@@ -100,43 +105,54 @@ class InputBinder:
                 torch = torch or _is_torch(value)
                 value = _accept(row, value)
             values.append(value)
-            shapes.append(value.shape if isinstance(row.type, TensorType) else None)  # type: ignore[attr-defined]
-        if (key := tuple(shapes)) not in self._known:
-            self._check_shapes(shapes)
-            if len(self._known) < MAX_KNOWN_SHAPES:
-                self._known.add(key)
+        if self.static_shapes is None or [value.shape for value in values] != self.static_shapes:
+            self._check_shapes(values)
         return self._convert(values, torch)
 
-    def _convert(self, values: list[object], torch: bool) -> Bound:
+    def _convert(self, values: list[Any], torch: bool) -> Bound:
         """Turn arrays that kernels read into tensors over aligned memory."""
-        bound = Bound(values, set(), [], torch)
-        for i, row in enumerate(self._rows):
+        addresses: set[int] = set()
+        borrowed: Borrowed = []
+        for i, row in enumerate(self.rows):
             value = values[i]
-            if row.for_kernel and isinstance(value, np.ndarray):
-                value = values[i] = _kernel_input(row, value, bound)
-            if isinstance(value, Tensor):
-                bound.addresses.add(value.data_ptr())
-            elif isinstance(value, np.ndarray):
-                bound.addresses.add(address(value))
-        return bound
+            if row.is_plain and isinstance(value, np.ndarray):
+                if value.flags.carray:
+                    values[i] = tensor = from_dlpack(value)
+                    where = tensor.data_ptr()
+                    if not where & MISALIGNED:
+                        addresses.add(where)
+                        continue
+                value = values[i] = _fit_for_kernels(row, value, borrowed)
+            if isinstance(value, Tensor | np.ndarray):
+                addresses.add(address(value))
+        return Bound(values, addresses, borrowed, torch)
 
     def _refuse_names(self, inputs: Mapping[str, object]) -> None:
-        missing = [row.name for row in self._rows if row.name not in inputs]
+        missing = [row.name for row in self.rows if row.name not in inputs]
         unknown = [str(name) for name in inputs if name not in self._names]
         if not missing and not unknown:
             return
         parts = [f"input {name!r} is missing" for name in missing] + [
             f"there is no input {n!r}" for n in unknown
         ]
-        wanted = ", ".join(f"{row.name}: {row.type}" for row in self._rows) or "none"
+        wanted = ", ".join(f"{row.name}: {row.type}" for row in self.rows) or "none"
         raise RunError(f"{', '.join(parts)}; the model's inputs are {wanted}")
 
-    def _check_shapes(self, shapes: Sequence[Shape | None]) -> None:
-        """Check all shapes against the types; equal symbols must have equal sizes."""
+    def _check_shapes(self, values: Sequence[Any]) -> None:
+        """Check all shapes against the types, unless these have been checked before."""
+        shapes = [tuple(v.shape) if isinstance(v, np.ndarray | Tensor) else None for v in values]
+        if (key := tuple(shapes)) in self.known_shapes:
+            return
+        self._check_new_shapes(shapes)
+        if len(self.known_shapes) < MAX_KNOWN_SHAPES:
+            self.known_shapes.add(key)
+
+    def _check_new_shapes(self, shapes: Sequence[Shape | None]) -> None:
+        """Check shapes against the types; equal symbols must have equal sizes."""
         sizes: dict[str, int] = {}
         found_in: dict[str, str] = {}
         rows = [
-            (row, shape) for row, shape in zip(self._rows, shapes, strict=True) if shape is not None
+            (row, shape) for row, shape in zip(self.rows, shapes, strict=True) if shape is not None
         ]
         for row, shape in rows:
             dims = row.type.shape if isinstance(row.type, TensorType) else None
@@ -160,25 +176,20 @@ class InputBinder:
             _check_expressions(row, shape, sizes)
 
 
-def _row(spec: ValueSpec, for_kernel: bool) -> _Row:
-    row = _Row(spec.name, spec.type, for_kernel=for_kernel)
+def _row(spec: ValueSpec, for_kernel: bool) -> Row:
+    row = Row(spec.name, spec.type)
     if isinstance(spec.type, TensorType):
         if numpy_is_plain(spec.type.dtype):
             row.dtype = numpy_dtype(spec.type.dtype)
+            row.is_plain = for_kernel and row.dtype.kind in "biuf"
         if spec.type.shape is not None and not any(isinstance(dim, Dim) for dim in spec.type.shape):
             row.shape = tuple(dim for dim in spec.type.shape if isinstance(dim, int))
     return row
 
 
-def _kernel_input(row: _Row, array: np.ndarray, bound: Bound) -> Tensor:
-    """Return an input as a tensor that kernels can read, over its own memory where that is fit."""
-    if row.dtype is None or row.dtype.kind not in "biuf":
-        return to_tensor(array)
-    if array.flags.carray:
-        tensor = from_dlpack(array)
-        if not tensor.data_ptr() & _MISALIGNED and array.size:
-            return tensor
-    elif array.flags.c_contiguous and array.size:  # read-only
+def _fit_for_kernels(row: Row, array: np.ndarray, borrowed: Borrowed) -> Tensor:
+    """Return an array that is misaligned, strided or read-only as a tensor for kernels."""
+    if not array.flags.writeable and array.flags.c_contiguous and array.size:
         return to_tensor(array)
     if row.shape is None or array.nbytes > MAX_SPARE_BYTES:
         return aligned_copy(array)
@@ -190,13 +201,13 @@ def _kernel_input(row: _Row, array: np.ndarray, bound: Bound) -> Tensor:
         spare = (np.from_dlpack(tensor), tensor)
     else:
         np.copyto(spare[0], array)
-    bound.borrowed.append((row.spares, spare))
+    borrowed.append((row.spares, spare))
     return spare[1]
 
 
-def give_back(bound: Bound) -> None:
+def give_back(borrowed: Borrowed) -> None:
     """Return the staging buffers of a run that is over."""
-    for spares, spare in bound.borrowed:
+    for spares, spare in borrowed:
         if len(spares) < MAX_SPARES:
             spares.append(spare)
 
@@ -211,7 +222,7 @@ def _is_torch(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _accept(row: _Row, value: object) -> object:
+def _accept(row: Row, value: object) -> object:
     """Return an input that is not a plain array of the right dtype as an array, tensor, list..."""
     try:
         return _as_type(row.type, value)
@@ -236,10 +247,8 @@ def _as_type(type_: ValueType, value: object) -> object:
                 to_array(v) if isinstance(v, Tensor) else v
                 for v in (_as_type(element, v) for v in value)
             ]
-        case MapType():
-            if not isinstance(value, Mapping):
-                raise _UnfitError(_describe(value))
-            return dict(value)
+        case OpaqueType():
+            return value
 
 
 def _as_tensor(type_: TensorType, value: object) -> object:
@@ -279,7 +288,7 @@ def _from_torch(type_: TensorType, value: Any) -> object:
     if name.startswith("complex"):
         return value.numpy()
     value = value.contiguous()
-    if value.data_ptr() & _MISALIGNED or not value.numel():
+    if value.data_ptr() & MISALIGNED or not value.numel():
         fresh = (
             to_array(_export(value))
             if value.numel()
@@ -296,7 +305,7 @@ def _from_dlpack(type_: TensorType, value: Any) -> object:
     shape = tuple(tensor.shape)
     if str(tensor.dtype) != type_.dtype:
         raise _UnfitError(_spell(str(tensor.dtype), shape))
-    if not tensor.is_contiguous() or tensor.data_ptr() & _MISALIGNED or not tensor.numel():
+    if not tensor.is_contiguous() or tensor.data_ptr() & MISALIGNED or not tensor.numel():
         return to_tensor(np.array(to_array(tensor)))
     return tensor
 
@@ -309,7 +318,7 @@ def _export(value: Any) -> Tensor:
 
 
 def _from_python(type_: TensorType, value: object) -> np.ndarray:
-    """Return a scalar or nested list, whose numbers have no type of their own, in the input's type."""
+    """Return a scalar or nested list, whose numbers have no type yet, in the input's type."""
     try:
         array = np.asarray(value)
     except ValueError:
@@ -351,12 +360,12 @@ def _spell(dtype: str, shape: Shape) -> str:
     return dtype + shape_text(shape)
 
 
-def _mismatch(row: _Row, shape: Shape, reason: str) -> None:
+def _mismatch(row: Row, shape: Shape, reason: str) -> None:
     dtype = row.type.dtype if isinstance(row.type, TensorType) else ""
     raise RunError(f"input {row.name!r}: expected {row.type}, got {_spell(dtype, shape)}: {reason}")
 
 
-def _check_expressions(row: _Row, shape: Shape, sizes: Mapping[str, int]) -> None:
+def _check_expressions(row: Row, shape: Shape, sizes: Mapping[str, int]) -> None:
     """Check dimensions such as 2*N, where the symbols have sizes."""
     dims = row.type.shape if isinstance(row.type, TensorType) else None
     for axis, (dim, size) in enumerate(zip(dims or (), shape, strict=dims is not None)):

@@ -139,7 +139,7 @@ def _spread(step: Launch, results: Sequence[Any], slots: list[object], outputs: 
 
 
 def _finish_carried(step: Launch, outputs: list[int]) -> Action | None:
-    """Return what gives outputs of sub-byte types, which kernels return as bytes, their own type."""
+    """Return what gives outputs of sub-byte types, which kernels return as bytes, their type."""
     types = [(i, step.types.get(name)) for i, name in zip(outputs, step.outputs, strict=True)]
     carried = [(i, t.dtype) for i, t in types if isinstance(t, TensorType) and t.dtype in CARRIERS]
     if not carried:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from hcomp.artifact.manifest import Manifest
@@ -48,18 +49,10 @@ class Profile:
 
     def to_text(self) -> str:
         """Return the profile as a table for people."""
-        rows = [("step", "device", "measured us", "predicted us", "simulated us", "nodes")]
-        for step in self.steps:
-            rows.append(
-                (
-                    f"{step.kind} {step.name}",
-                    step.device,
-                    f"{step.measured_us:.1f}",
-                    _number(step.predicted_us),
-                    _number(step.simulated_us),
-                    ", ".join(step.nodes[:3]),
-                )
-            )
+        rows: list[tuple[str, ...]] = [
+            ("step", "device", "measured us", "predicted us", "simulated us", "nodes")
+        ]
+        rows += [_row(step) for step in self.steps]
         rows.append(("whole run", "", f"{self.total_us:.1f}", "", "", ""))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         return "\n".join(
@@ -118,7 +111,7 @@ def profile_runs(manifest: Manifest, code: Code, values: Sequence[object], runs:
         steps.append(_step_time(manifest, step, sizes[i], times[len(times) // 2] * 1e6))
     totals = sorted(line[-1] - line[0] for line in timelines)
     last = [(moment - timelines[-1][0]) * 1e6 for moment in timelines[-1]]
-    moments = tuple(zip(last, last[1:], strict=False))
+    moments = tuple(pairwise(last))
     return Profile(tuple(steps), totals[len(totals) // 2] * 1e6, moments)
 
 
@@ -158,6 +151,17 @@ def _link_us(manifest: Manifest, step: Copy, size: int) -> float | None:
         if device.latency_us is not None and device.bandwidth_gb_s:
             return device.latency_us + size / (device.bandwidth_gb_s * 1e3)
     return None
+
+
+def _row(step: StepTime) -> tuple[str, ...]:
+    return (
+        f"{step.kind} {step.name}",
+        step.device,
+        f"{step.measured_us:.1f}",
+        _number(step.predicted_us),
+        _number(step.simulated_us),
+        ", ".join(step.nodes[:3]),
+    )
 
 
 def _number(value: float | None) -> str:

@@ -11,17 +11,19 @@ from hcomp.artifact.types import item_bytes
 from hcomp.dtypes import numpy_dtype
 from hcomp.errors import ArtifactError
 from hcomp.runtime.values import BITS, CARRIERS, array_of, empty_tensor, reinterpret, to_tensor
-
-KERNEL_KINDS = ("cpu",)
+from hcomp.runtime.vm import KernelRegion
 
 
 class Resources:
-    """The artifact of a session, its constants as tensors, and the number of threads."""
+    """The artifact of a session, its constants as tensors, and the number of threads.
+
+    `kernels` are the loaded regions of native code by name.
+    """
 
     def __init__(self, artifact: Artifact, threads: int) -> None:
         self.threads = threads
+        self.kernels: dict[str, KernelRegion] = {}
         self._artifact = artifact
-        self._kinds = {device.name: device.kind for device in artifact.manifest.devices}
         self._tensors: dict[Constant, Tensor] = {}
 
     def member(self, step: Launch, key: str) -> memoryview:
@@ -31,10 +33,6 @@ class Resources:
                 f"the step names no file {key!r}, which the executor {step.executor} needs"
             )
         return self._artifact.member(step.files[key])
-
-    def is_kernel_device(self, name: str) -> bool:
-        """Say whether values on a device are tensors for generated code, rather than arrays."""
-        return self._kinds[name] in KERNEL_KINDS
 
     def constant(self, spec: Constant) -> Tensor | np.ndarray:
         """Return a constant in the form in which values flow: a tensor where its type has one."""

@@ -15,7 +15,8 @@ from hcomp.artifact.store import Artifact
 from hcomp.artifact.types import TensorType, ValueType
 from hcomp.errors import RunError
 from hcomp.runtime.cpu import check_cpu
-from hcomp.runtime.inputs import Bound, InputBinder, give_back
+from hcomp.runtime.fast import fast_run
+from hcomp.runtime.inputs import InputBinder, give_back
 from hcomp.runtime.profile import Profile, profile_runs
 from hcomp.runtime.resources import Resources
 from hcomp.runtime.steps import compile_program
@@ -51,8 +52,11 @@ class Session:
         self._code = compile_program(manifest.program, resources)
         self._binder = InputBinder(manifest.inputs, self._code.kernel_inputs)
         self._constants = resources.addresses()
-        self._names = tuple(spec.name for spec in manifest.outputs)
-        self._readers = tuple(_reader(spec.type) for spec in manifest.outputs)
+        self._fast = fast_run(manifest, resources, self._binder)
+        self._results = [
+            (spec.name, fresh, _reader(spec.type))
+            for spec, fresh in zip(manifest.outputs, self._code.fresh, strict=True)
+        ]
 
     @property
     def manifest(self) -> Manifest:
@@ -77,20 +81,28 @@ class Session:
         the caller's alone.
 
         Raises:
-            RunError: an input is missing, unknown or of the wrong type or shape, or a region failed.
+            RunError: an input is missing, unknown or of another type or shape, or a region failed.
         """
         if self._uses_kernels:
             use_threads(self.threads)
-        bound = self._binder.bind(inputs)
-        outputs = self._own(self._code.run(bound.values), bound)
-        if bound.borrowed:
-            give_back(bound)
-        if bound.torch:
-            return dict(zip(self._names, map(_to_torch, outputs), strict=True))
-        return {
-            name: read(value)
-            for name, read, value in zip(self._names, self._readers, outputs, strict=True)
-        }
+        if self._fast is not None and (short := self._fast(inputs)) is not None:
+            return short
+        values, taken, borrowed, torch = self._binder.bind(inputs)
+        found: dict[str, Any] = {}
+        seen: list[object] = []
+        for (name, fresh, read), value in zip(self._results, self._code.run(values), strict=True):
+            if fresh and isinstance(value, Tensor):
+                address = value.data_ptr()
+                if address in taken or address in self._constants:
+                    value = copied(value)
+                taken.add(address)
+            elif not fresh or any(value is other for other in seen):
+                value = copied(value)
+            seen.append(value)
+            found[name] = read(value) if not torch else _to_torch(value)
+        if borrowed:
+            give_back(borrowed)
+        return found
 
     def __call__(self, *args: object, **named: object) -> Any:
         """Return the outputs for inputs in the model's order, or by name.
@@ -115,24 +127,6 @@ class Session:
             use_threads(self.threads)
         bound = self._binder.bind(inputs)
         return profile_runs(self.manifest, self._code, bound.values, runs)
-
-    def _own(self, values: list[object], bound: Bound) -> list[object]:
-        """Return the outputs, copied where they share memory with an input, a constant or each other."""
-        taken = bound.addresses
-        for i, (value, fresh) in enumerate(zip(values, self._code.fresh, strict=True)):
-            if isinstance(value, Tensor) and fresh:
-                address = value.data_ptr()
-                if address not in taken and address not in self._constants:
-                    taken.add(address)
-                    continue
-            elif (
-                fresh
-                and isinstance(value, np.ndarray)
-                and not any(value is other for other in values[:i])
-            ):
-                continue
-            values[i] = copied(value)
-        return values
 
 
 def _reader(type_: ValueType) -> Any:

@@ -14,7 +14,7 @@ from hcomp.errors import ArtifactError
 from hcomp.runtime.control import if_step, loop_step
 from hcomp.runtime.launch import launch_step
 from hcomp.runtime.resources import Resources
-from hcomp.runtime.values import copied, to_host, to_tensor
+from hcomp.runtime.values import copied, to_host
 
 Action = Callable[[list[object]], None]
 
@@ -44,7 +44,7 @@ class Code:
 
 
 class _Numbering:
-    """Slot numbers of a program's values: the inputs first, then slot of "nothing", then the rest."""
+    """Slot numbers of a program's values: the inputs, the slot of "nothing", then the rest."""
 
     def __init__(self, program: Program) -> None:
         self.count = len(program.inputs) + 1
@@ -114,9 +114,7 @@ def _compile_step(
                 step, resources, constants, inputs, symbols, outputs
             ), step.fresh_outputs
         case Copy():
-            return _copy_step(inputs[0], outputs[0], resources.is_kernel_device(step.target)), (
-                True,
-            )
+            return _copy_step(inputs[0], outputs[0]), (True,)
         case If():
             branches = (
                 compile_program(step.then_program, resources),
@@ -133,14 +131,11 @@ def _compile_step(
     raise ArtifactError(f"unknown step {step}")
 
 
-def _copy_step(source: int, target: int, to_kernels: bool) -> Action:
-    """Return a step that copies a value between two memories."""
+def _copy_step(source: int, target: int) -> Action:
+    """Return a step that copies a value between two memories: both are the host's, as arrays."""
 
     def copy(slots: list[object]) -> None:
-        value = copied(slots[source])
-        slots[target] = (
-            to_tensor(value) if to_kernels and hasattr(value, "shape") else to_host(value)
-        )
+        slots[target] = to_host(copied(slots[source]))
 
     return copy
 

@@ -72,7 +72,9 @@ def aligned_copy(array: np.ndarray) -> Tensor:
 
 def empty_tensor(shape: tuple[int, ...], dtype: str) -> Tensor:
     """Return a fresh aligned tensor with undefined content."""
-    return tvm_function("runtime.TVMTensorAllocWithScope")(shape, _ffi_dtype(dtype), CPU, None)
+    allocate: Any = tvm_function("runtime.TVMTensorAllocWithScope")
+    tensor: Tensor = allocate(shape, _ffi_dtype(dtype), CPU, None)
+    return tensor
 
 
 def to_array(value: object) -> np.ndarray:
@@ -99,7 +101,7 @@ def array_of(tensor: Tensor, dtype: str) -> np.ndarray:
 
 
 def to_host(value: object) -> object:
-    """Return a value as host executors take it: arrays; lists, dictionaries and None as they are."""
+    """Return a value as host executors take it: an array; no tensor."""
     return to_array(value) if isinstance(value, Tensor) else value
 
 
@@ -144,8 +146,9 @@ def address(value: Tensor | np.ndarray) -> int:
 
 def reinterpret(tensor: Tensor, dtype: str) -> Tensor:
     """Return a tensor over the same memory with elements of another type of the same width."""
-    view: Any = tvm_function("runtime.TVMTensorCreateView")
-    return view(tensor, tvm_ffi.Shape(tuple(tensor.shape)), _ffi_dtype(dtype), 0)
+    create: Any = tvm_function("runtime.TVMTensorCreateView")
+    view: Tensor = create(tensor, tvm_ffi.Shape(tuple(tensor.shape)), _ffi_dtype(dtype), 0)
+    return view
 
 
 def _plain_tensor(array: np.ndarray) -> Tensor:

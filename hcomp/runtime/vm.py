@@ -47,7 +47,7 @@ def vm_region(
     def call(inputs: list[Any], symbols: list[int] | None) -> Any:
         arguments = inputs + bound if bound else inputs
         if symbols is not None:
-            arguments = [*arguments, Shape(symbols)]
+            arguments = [*arguments, Shape(tuple(symbols))]
         try:
             machine = idle.pop()  # atomic
         except IndexError:
