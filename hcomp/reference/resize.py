@@ -211,11 +211,15 @@ class Table:
         count = len(self.taps[0][0])
         result = np.zeros((size, count), np.float32)
         for index, weight in self.taps:
-            np.add.at(result, (index, np.arange(count)), np.float32(1) if weight is None else weight)
+            np.add.at(
+                result, (index, np.arange(count)), np.float32(1) if weight is None else weight
+            )
         return result
 
 
-def static_axis(size: int, count: int, scale: float, roi: tuple[float, float], fractional: bool) -> Axis:
+def static_axis(
+    size: int, count: int, scale: float, roi: tuple[float, float], fractional: bool
+) -> Axis:
     """Return the axis for known numbers; `fractional`: the scale was given, not the size."""
     f = np.float32
     length = f(scale) * f(size) if fractional else f(count)
@@ -225,7 +229,9 @@ def static_axis(size: int, count: int, scale: float, roi: tuple[float, float], f
 def axis_table(axis: Axis, method: Method) -> Table:
     """Return the taps of an axis whose sizes are numbers."""
     with np.errstate(all="ignore"):
-        x = coordinates(NUMPY, np.arange(int(axis.count), dtype=np.float32), axis, method.coordinates)
+        x = coordinates(
+            NUMPY, np.arange(int(axis.count), dtype=np.float32), axis, method.coordinates
+        )
         x = np.asarray(x, np.float32)
         outside = None
         if method.coordinates == "tf_crop_and_resize":
@@ -239,7 +245,10 @@ def axis_table(axis: Axis, method: Method) -> Table:
         else:
             taps = cubic_taps(NUMPY, x, axis, method)
     return Table(
-        [(np.asarray(i).astype(np.int64), None if w is None else np.asarray(w, np.float32)) for i, w in taps],
+        [
+            (np.asarray(i).astype(np.int64), None if w is None else np.asarray(w, np.float32))
+            for i, w in taps
+        ],
         outside,
     )
 
@@ -270,13 +279,18 @@ def _kernel(distance: NDArray[np.float64], method: Method) -> NDArray[np.float64
 
 
 def output_sizes(
-    shape: Sequence[int], axes: Sequence[int], scales: Sequence[float] | None,
-    sizes: Sequence[int] | None, policy: str,
+    shape: Sequence[int],
+    axes: Sequence[int],
+    scales: Sequence[float] | None,
+    sizes: Sequence[int] | None,
+    policy: str,
 ) -> tuple[list[int], list[float]]:
     """Return the output's size and the scale of each of `axes`."""
     if sizes is None:
         assert scales is not None
-        counts = [int(np.float32(s) * np.float32(shape[a])) for a, s in zip(axes, scales, strict=True)]
+        counts = [
+            int(np.float32(s) * np.float32(shape[a])) for a, s in zip(axes, scales, strict=True)
+        ]
         return counts, [float(s) for s in scales]
     f = np.float32
     factors = [f(s) / f(shape[a]) for a, s in zip(axes, sizes, strict=True)]
@@ -287,17 +301,28 @@ def output_sizes(
 
 
 def onnx_resize(
-    x: NDArray[Any], *, axes: Sequence[int], scales: Sequence[float] | None = None,
-    sizes: Sequence[int] | None = None, roi: Sequence[float] | None = None, policy: str = "stretch",
-    mode: str = "nearest", coordinates: str = "half_pixel", nearest: str = "round_prefer_floor",
-    cubic_coeff: float = -0.75, exclude_outside: bool = False, extrapolation: float = 0.0,
+    x: NDArray[Any],
+    *,
+    axes: Sequence[int],
+    scales: Sequence[float] | None = None,
+    sizes: Sequence[int] | None = None,
+    roi: Sequence[float] | None = None,
+    policy: str = "stretch",
+    mode: str = "nearest",
+    coordinates: str = "half_pixel",
+    nearest: str = "round_prefer_floor",
+    cubic_coeff: float = -0.75,
+    exclude_outside: bool = False,
+    extrapolation: float = 0.0,
     antialias: bool = False,
 ) -> NDArray[Any]:
     """Return ONNX's Resize of `x` along `axes`; `sizes` or `scales` has one entry for each of them.
 
     Source: the documentation of Resize, version 19.
     """
-    method = Method(mode, coordinates, nearest, cubic_coeff, exclude_outside, extrapolation, antialias)
+    method = Method(
+        mode, coordinates, nearest, cubic_coeff, exclude_outside, extrapolation, antialias
+    )
     counts, factors = output_sizes(x.shape, axes, scales, sizes, policy)
     wide = x if mode == "nearest" or x.dtype in (np.float32, np.float64) else x.astype(np.float32)
     outside = np.zeros((1,) * x.ndim, bool)
@@ -305,7 +330,8 @@ def onnx_resize(
         region = (0.0, 1.0) if roi is None else (roi[place], roi[place + len(axes)])
         if is_identity(x.shape[axis], counts[place], factors[place], method):
             continue
-        entry = static_axis(x.shape[axis], counts[place], factors[place], region, sizes is None)
+        fractional = sizes is None or policy != "stretch"
+        entry = static_axis(x.shape[axis], counts[place], factors[place], region, fractional)
         table = axis_table(entry, method)
         wide = apply_table(wide, table, axis)
         if table.outside is not None:

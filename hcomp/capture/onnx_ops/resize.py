@@ -15,6 +15,7 @@ import numpy as np
 from hcomp.capture.context import Converter, NodeContext
 from hcomp.capture.onnx_ops.resize_graph import graph_axis, graph_taps
 from hcomp.dims import DimLike, floordiv
+from hcomp.dtypes import is_integer
 from hcomp.reference.resize import (
     Method,
     Table,
@@ -40,6 +41,11 @@ class Resize:
     roi: int | None
     scales: list[float] | int | None
     sizes: list[DimLike] | int | None
+
+    @property
+    def fractional(self) -> bool:
+        """Whether an output's size times its scale may differ from the input's size."""
+        return self.sizes is None or self.policy != "stretch"
 
 
 def _resize(c: NodeContext) -> str:
@@ -107,14 +113,16 @@ def convert(c: NodeContext, spec: Resize) -> str:
     if isinstance(spec.scales, int) or isinstance(spec.sizes, int) or (spec.roi is not None and roi is None):
         return _at_run_time(c, spec)
     shape = [c.shape(0)[a] for a in spec.axes]
-    counts = _counts(c, spec, shape)
-    if counts is None:
+    factors = _factors(c, spec, shape)
+    if factors is None:
         return _at_run_time(c, spec)
+    counts, scales = factors
+    if spec.method.antialias and not all(isinstance(d, int) for d in (*shape, *counts)):
+        return _at_run_time(c, spec)
+    if spec.method.antialias and is_integer(c.dtype(0)):
+        raise c.refuse("it smooths integers, which ONNX Runtime rounds in a way of its own")
     regions = _regions(spec, None if roi is None else [float(r) for r in roi.ravel()])
-    static = all(isinstance(d, int) for d in (*shape, *counts))
-    if not static and spec.method.antialias:
-        return _at_run_time(c, spec)
-    return _resized(c, spec, counts, regions)
+    return _resized(c, spec, counts, scales, regions)
 
 
 def _regions(spec: Resize, roi: Sequence[float] | None) -> list[tuple[float, float]]:
@@ -122,26 +130,27 @@ def _regions(spec: Resize, roi: Sequence[float] | None) -> list[tuple[float, flo
     return [(0.0, 1.0) if roi is None else (roi[i], roi[i + n]) for i in range(n)]
 
 
-def _counts(c: NodeContext, spec: Resize, shape: Sequence[DimLike]) -> list[tuple[DimLike, float | None]] | list[DimLike] | None:  # fmt: skip
-    """Return the output's size on each axis, or None where no expression of the sizes gives it."""
-    given = spec.sizes if spec.sizes is not None else spec.scales
+def _factors(
+    c: NodeContext, spec: Resize, shape: Sequence[DimLike]
+) -> tuple[Sequence[DimLike], Sequence[float | None]] | None:
+    """Return each axis's output size and scale (None: their quotient, from symbols).
+
+    None as a whole: no expression of the sizes gives it.
+    """
+    given = spec.sizes if isinstance(spec.sizes, list) else spec.scales
     if not isinstance(given, list) or len(given) != len(spec.axes):
         raise c.refuse(f"its scales or sizes do not have {len(spec.axes)} entries")
-    if spec.sizes is not None:
-        if spec.policy == "stretch":
-            return list(given)
-        if not all(isinstance(d, int) for d in (*shape, *given)):
-            return None
-    numbers = [d for d in shape if isinstance(d, int)]
-    if len(numbers) == len(shape):
-        counts, _ = output_sizes(numbers, range(len(numbers)), *_given(spec), spec.policy)
-        return list(counts)
-    result = [_scaled(d, s) for d, s in zip(shape, spec.scales or [], strict=True)]  # type: ignore[arg-type]
-    return None if any(d is None for d in result) else result  # type: ignore[return-value]
-
-
-def _given(spec: Resize) -> tuple[list[float] | None, list[int] | None]:
-    return spec.scales, spec.sizes  # type: ignore[return-value]
+    old = [d for d in shape if isinstance(d, int)]
+    places = range(len(shape))
+    if isinstance(spec.sizes, list):
+        new = [d for d in spec.sizes if isinstance(d, int)]
+        if len(old) == len(new) == len(shape):
+            return output_sizes(old, places, None, new, spec.policy)
+        return (spec.sizes, [None] * len(shape)) if spec.policy == "stretch" else None
+    assert isinstance(spec.scales, list)
+    counts = [_scaled(d, s) for d, s in zip(shape, spec.scales, strict=True)]
+    known = [d for d in counts if d is not None]
+    return (known, spec.scales) if len(known) == len(counts) else None
 
 
 def _scaled(size: DimLike, scale: float) -> DimLike | None:
@@ -180,17 +189,21 @@ def _at_run_time(c: NodeContext, spec: Resize) -> str:
 
 
 # -- emission ---------------------------------------------------------------------------------
-def _resized(c: NodeContext, spec: Resize, counts: Sequence[DimLike], regions: Sequence[tuple[float, float]]) -> str:  # fmt: skip
+def _resized(
+    c: NodeContext,
+    spec: Resize,
+    counts: Sequence[DimLike],
+    scales: Sequence[float | None],
+    regions: Sequence[tuple[float, float]],
+) -> str:
     method, x, given = spec.method, c.input(0), c.dtype(0)
     if method.mode != "nearest" and given not in ("float32", "float64"):
         x = c.cast(x, "float32")
     outside = ""
     for place, axis in enumerate(spec.axes):
         size, count = c.shape(x)[axis], counts[place]
-        scale = _scale(spec, place, size, count)
-        if scale is not None and is_identity(size, count, scale, method):
-            continue
-        if scale is None and size == count and method.coordinates != "tf_crop_and_resize":
+        scale = scales[place]
+        if is_identity(size, count, 1.0 if scale is None else scale, method):
             continue
         x, mask = _along(c, spec, x, axis, count, scale, regions[place])
         if mask:
@@ -204,25 +217,13 @@ def _resized(c: NodeContext, spec: Resize, counts: Sequence[DimLike], regions: S
     return c.cast(x, given)
 
 
-def _scale(spec: Resize, place: int, size: DimLike, count: DimLike) -> float | None:
-    """Return the scale of an axis where it is a number."""
-    if isinstance(spec.scales, list):
-        return float(np.float32(spec.scales[place]))
-    if isinstance(size, int) and isinstance(count, int) and isinstance(spec.sizes, list):
-        sizes = [s for s in spec.sizes if isinstance(s, int)]
-        if spec.policy == "stretch":
-            return float(np.float32(count) / np.float32(size))
-        del sizes
-    return None
-
-
 def _along(
     c: NodeContext, spec: Resize, x: str, axis: int, count: DimLike, scale: float | None, roi: tuple[float, float]
 ) -> tuple[str, str]:  # fmt: skip
     """Return `x` resized along `axis`, and the mask [count] of elements outside the input, or ""."""
     size = c.shape(x)[axis]
     if isinstance(size, int) and isinstance(count, int) and scale is not None:
-        entry = static_axis(size, count, scale, roi, isinstance(spec.scales, list))
+        entry = static_axis(size, count, scale, roi, spec.fractional)
         table = axis_table(entry, spec.method)
         mask = "" if table.outside is None else c.tensor(table.outside, "bool")
         return _by_table(c, x, table, axis, size), mask
