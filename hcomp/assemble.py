@@ -38,17 +38,11 @@ def assemble(
     fields: Json = {
         "hcomp": version,
         "name": name,
-        "inputs": [
-            {"name": own, "type": type_json(v.type)}
-            for own, v in zip(inputs, graph.inputs, strict=True)
-        ],
+        "inputs": [{"name": own, "type": type_json(v.type)} for own, v in zip(inputs, graph.inputs, strict=True)],
         "outputs": [
-            {"name": own, "type": type_json(graph.types[v])}
-            for own, v in zip(outputs, graph.outputs, strict=True)
+            {"name": own, "type": type_json(graph.types[v])} for own, v in zip(outputs, graph.outputs, strict=True)
         ],
-        "devices": [
-            {"name": d.name, "kind": d.kind, **_link(targets.get(d.name))} for d in plan.devices
-        ],
+        "devices": [{"name": d.name, "kind": d.kind, **_link(targets.get(d.name))} for d in plan.devices],
         "cpu": parts.cpu,
         "program": program,
         "summary": {},
@@ -115,10 +109,7 @@ class _Parts:
 
     def _control(self, plan: Plan, step: Control, prefix: str, constants: Json) -> Json:
         node = plan.graph.nodes[step.node]
-        bodies = {
-            name: self.program(body, f"{prefix}{step.name}.{name}.")
-            for name, body in step.bodies.items()
-        }
+        bodies = {name: self.program(body, f"{prefix}{step.name}.{name}.") for name, body in step.bodies.items()}
         common = {
             "kind": node.op,
             "inputs": [self._operand(plan.graph, i, constants) if i else "" for i in node.inputs],
@@ -154,7 +145,7 @@ class _Parts:
     def _emit(self, part: Graph, region: Region, name: str) -> EmittedRegion:
         if region.executor == EXTERN:
             files, roles = {"model.onnx": extern_model(part)}, {"model": "model.onnx"}
-            return EmittedRegion(EXTERN, files, roles, (), (True,) * len(part.outputs))
+            return EmittedRegion("onnxruntime", files, roles, (), (True,) * len(part.outputs))
         target = self.targets.get(region.device)
         if target is None or target.executor != region.executor:
             return emit_reference(part)
@@ -178,7 +169,11 @@ class _Parts:
             little = array.astype(array.dtype.newbyteorder("<"), copy=False)
             self.members[path] = np.ascontiguousarray(little).reshape(-1).view(np.uint8)
         value = f"constant:{digest[:16]}"
-        constants[value] = {"file": path, "dtype": dtype_name(array.dtype), "shape": list(array.shape)}
+        constants[value] = {
+            "file": path,
+            "dtype": dtype_name(array.dtype),
+            "shape": list(array.shape),
+        }
         return value
 
 

@@ -77,9 +77,7 @@ def refuse_extern(graph: Graph) -> None:
     extern = [node for node in graph.walk() if node.op == "extern"]
     if extern:
         shown = "; ".join(f"{n.origin}: {n.attrs['reason']}" for n in extern[:3])
-        raise PolicyError(
-            f"strict: {len(extern)} node(s) would run in ONNX Runtime instead of compiled code: {shown}"
-        )
+        raise PolicyError(f"strict: {len(extern)} node(s) would run in ONNX Runtime instead of compiled code: {shown}")
 
 
 def graph_text(graph: Graph) -> bytes:

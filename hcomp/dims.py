@@ -256,11 +256,7 @@ def substitute(value: DimLike, replacement: Mapping[str, DimLike]) -> DimLike:
     for monomial, factor in value.terms:
         piece: DimLike = factor
         for atom, power in monomial:
-            new = (
-                replacement.get(atom, symbol(atom))
-                if isinstance(atom, str)
-                else _substitute_call(atom, replacement)
-            )
+            new = replacement.get(atom, symbol(atom)) if isinstance(atom, str) else _substitute_call(atom, replacement)
             for _ in range(power):
                 piece = piece * new
         total = total + piece

@@ -44,8 +44,9 @@ def numpy_dtype(name: str) -> np.dtype:
     Raises:
         KeyError: `name` is not one of DTYPES.
     """
-    if name in _NUMPY_OWN:
-        return np.dtype(_NUMPY_OWN[name])
+    own = _NUMPY_OWN.get(name)
+    if own is not None:
+        return np.dtype(own)
     if name not in DTYPES:
         raise KeyError(name)
     import ml_dtypes  # late: it costs 0.4 s and few models need it

@@ -79,7 +79,14 @@ def random_array(
     return np.asarray(numbers).astype(numpy_dtype(dtype))
 
 
-def random_value(value_type: Type, seed: str, sizes: Mapping[str, int] | None = None) -> Any:
+def random_value(
+    value_type: Type,
+    seed: str,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:
     """Return a random value of a type; symbols take their size from `sizes`.
 
     An unknown rank is taken as 2, a sequence gets three elements, an optional holds a value.
@@ -87,7 +94,7 @@ def random_value(value_type: Type, seed: str, sizes: Mapping[str, int] | None = 
     match value_type:
         case TensorType(dtype=dtype, shape=shape):
             dims = (2, 3) if shape is None else tuple(evaluate(d, sizes or {}) for d in shape)
-            return random_array(dtype, dims, seed)
+            return random_array(dtype, dims, seed, low=low, high=high)
         case SequenceType(element=element):
             return [random_value(element, f"{seed} {i}", sizes) for i in range(3)]
         case OptionalType(element=element):
@@ -95,9 +102,7 @@ def random_value(value_type: Type, seed: str, sizes: Mapping[str, int] | None = 
     raise TypeError(f"no random value of type {value_type}")
 
 
-def random_inputs(
-    graph: Graph, seed: str, sizes: Mapping[str, int] | None = None
-) -> dict[str, Any]:
+def random_inputs(graph: Graph, seed: str, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Return a random value for every input of a graph, by name."""
     return {v.name: random_value(v.type, f"{seed} {v.name}", sizes) for v in graph.inputs}
 
@@ -129,9 +134,7 @@ def tolerance(dtype: str, terms: int = 1) -> float:
     return epsilon * (1.0 if epsilon > wide else 0.0) + wide * ROUNDINGS * math.sqrt(max(terms, 1))
 
 
-def assert_close(
-    actual: Any, expected: Any, *, terms: int = 1, scale: float | None = None, context: str = ""
-) -> None:
+def assert_close(actual: Any, expected: Any, *, terms: int = 1, scale: float | None = None, context: str = "") -> None:
     """Raise AssertionError unless two values agree in dtype, shape and contents.
 
     The difference of two elements may be `tolerance` times the larger of |expected| and `scale`;

@@ -25,9 +25,7 @@ class ExternContext:
     builder: GraphBuilder
 
 
-def emit_extern(
-    around: ExternContext, context: NodeContext, origin: Origin, reason: str
-) -> tuple[str, ...]:
+def emit_extern(around: ExternContext, context: NodeContext, origin: Origin, reason: str) -> tuple[str, ...]:
     """Add an extern node for an ONNX node and return its outputs' values.
 
     Constants among its inputs travel inside the payload.
@@ -74,7 +72,9 @@ def _tensor(array: object, name: str) -> onnx.TensorProto:
     value = np.asarray(array)
     if value.dtype.kind in "OUST":
         flat = [str(s).encode("utf-8", "surrogateescape") for s in value.ravel()]
-        return onnx.helper.make_tensor(name, onnx.TensorProto.STRING, value.shape, flat)
+        tensor = onnx.TensorProto(name=name, data_type=onnx.TensorProto.STRING, dims=value.shape)
+        tensor.string_data.extend(flat)
+        return tensor
     return onnx.numpy_helper.from_array(value, name)
 
 

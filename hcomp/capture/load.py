@@ -123,7 +123,9 @@ def _check_tensor(tensor: TensorProto, folder: Path | None) -> None:
     elements = prod(tensor.dims)
     if tensor.data_type == TensorProto.STRING:
         if len(tensor.string_data) != elements:
-            raise CaptureError(f"the tensor {tensor.name!r} holds {len(tensor.string_data)} texts, its shape {elements}")
+            raise CaptureError(
+                f"the tensor {tensor.name!r} holds {len(tensor.string_data)} texts, its shape {elements}"
+            )
         return
     size = _stored_bytes(tensor, elements)
     if size > MAX_BYTES:
@@ -141,7 +143,7 @@ def _check_tensor(tensor: TensorProto, folder: Path | None) -> None:
         _check_fields(tensor, elements)
 
 
-_BITS = {
+_BITS: dict[int, int] = {
     TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4,
     TensorProto.INT2: 2, TensorProto.UINT2: 2,
 }  # fmt: skip
@@ -152,9 +154,10 @@ def _stored_bytes(tensor: TensorProto, elements: int) -> int:
     if bits is not None:
         return (elements * bits + 7) // 8
     try:
-        return elements * int(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize)
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     except (KeyError, TypeError):
         raise CaptureError(f"the tensor {tensor.name!r} has the unknown element type {tensor.data_type}") from None
+    return elements * int(dtype.itemsize)
 
 
 def _check_fields(tensor: TensorProto, elements: int) -> None:
@@ -167,9 +170,7 @@ def _check_fields(tensor: TensorProto, elements: int) -> None:
     elif tensor.data_type in _BITS:
         want = _stored_bytes(tensor, elements)
     if have != want:
-        raise CaptureError(
-            f"the tensor {tensor.name!r} has {have} entries, its shape {list(tensor.dims)} needs {want}"
-        )
+        raise CaptureError(f"the tensor {tensor.name!r} has {have} entries, its shape {list(tensor.dims)} needs {want}")
 
 
 def _external(tensor: TensorProto, folder: Path | None, size: int) -> bytes:
@@ -193,6 +194,7 @@ def _external(tensor: TensorProto, folder: Path | None, size: int) -> bytes:
             if os.fstat(file.fileno()).st_size < offset + size:
                 raise CaptureError(f"{where} needs {size} bytes at {offset} of {location!r}, which is shorter")
             file.seek(offset)
-            return file.read(size)
+            data = file.read(size)
     except OSError as error:
         raise CaptureError(f"{where}: {location!r} cannot be read: {error.strerror or error}") from None
+    return data

@@ -39,9 +39,7 @@ def _inline(call: object) -> ModelProto:
 
 
 def _refuse_recursion(model: ModelProto) -> None:
-    calls = {
-        (f.domain, f.name): {(n.domain, n.op_type) for n in _nodes(f.node)} for f in model.functions
-    }
+    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in _nodes(f.node)} for f in model.functions}
     state: dict[tuple[str, str], int] = {}
 
     def visit(key: tuple[str, str]) -> None:
@@ -85,9 +83,7 @@ def _expand_schema_functions(model: ModelProto) -> ModelProto:
             return model
         before = model
         model = _inline(
-            lambda: onnx.inliner.inline_selected_functions(
-                before, wanted, exclude=False, inline_schema_functions=True
-            )
+            lambda: onnx.inliner.inline_selected_functions(before, wanted, exclude=False, inline_schema_functions=True)
         )
         if model.SerializeToString() == before.SerializeToString():
             return model
@@ -105,6 +101,7 @@ def _has_body(node: NodeProto, versions: dict[str, int]) -> bool:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
     except onnx.defs.SchemaError:
         return False
+    # The stubs of onnx lack both.
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
@@ -137,9 +134,7 @@ def _check_names(graph: GraphProto, outside: frozenset[str]) -> None:
     """Refuse a value that is defined twice: which one is meant would depend on the reader."""
     given = {t.name for t in graph.initializer}
     defined: set[str] = set()
-    for name in [i.name for i in graph.input if i.name not in given] + [
-        t.name for t in graph.initializer
-    ]:
+    for name in [i.name for i in graph.input if i.name not in given] + [t.name for t in graph.initializer]:
         if name in defined:
             raise CaptureError(f"the input or initializer {name!r} is defined twice")
         defined.add(name)

@@ -24,7 +24,13 @@ logger = logging.getLogger(__name__)
 class Scope:
     """One ONNX graph being converted: its builder, its names, and the scope around it."""
 
-    def __init__(self, model: ModelProto, builder: GraphBuilder, symbols: Symbols, parent: Scope | None = None) -> None:
+    def __init__(
+        self,
+        model: ModelProto,
+        builder: GraphBuilder,
+        symbols: Symbols,
+        parent: Scope | None = None,
+    ) -> None:
         self.model = model
         self.builder = builder
         self.symbols = symbols
@@ -191,7 +197,9 @@ def _domain(name: str) -> str:
 
 
 def _call_converter(context: NodeContext, origin: Origin) -> str | Sequence[str]:
-    from hcomp.capture.onnx_ops import CONVERTERS  # late: control flow converts subgraphs through here
+    from hcomp.capture.onnx_ops import (
+        CONVERTERS,  # late: control flow converts subgraphs through here
+    )
 
     converter = CONVERTERS.get((origin.domain, origin.op))
     if converter is None:
@@ -203,9 +211,7 @@ def _call_converter(context: NodeContext, origin: Origin) -> str | Sequence[str]
     return outputs
 
 
-def convert_subgraph(
-    parent: Scope, graph: GraphProto, inputs: Sequence[tuple[str, Type]]
-) -> tuple[Scope, list[str]]:
+def convert_subgraph(parent: Scope, graph: GraphProto, inputs: Sequence[tuple[str, Type]]) -> tuple[Scope, list[str]]:
     """Convert a subgraph whose formal inputs have the given ONNX names and types.
 
     Returns the subgraph's scope (its `captures` grow as it is finished) and its outputs' values.

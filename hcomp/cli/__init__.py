@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = import_module(f"hcomp.cli.{name}")
-        command = commands.add_parser(name, help=module.__doc__.splitlines()[0].rstrip("."))
+        command = commands.add_parser(name, help=str(module.__doc__).splitlines()[0].rstrip("."))
         module.add(command)
         command.set_defaults(run=module.run)
     return parser

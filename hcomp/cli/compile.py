@@ -31,7 +31,12 @@ def run(options: argparse.Namespace) -> int:
     program.save(output)
     progress("")
     summary = program.summary()
-    data = {"output": output, "seconds": time.perf_counter() - start, "bytes": Path(output).stat().st_size, **summary}
+    data = {
+        "output": output,
+        "seconds": time.perf_counter() - start,
+        "bytes": Path(output).stat().st_size,
+        **summary,
+    }
     report(options, data, _text(data))
     print_fallbacks(summary)
     return 0
@@ -53,4 +58,7 @@ def print_fallbacks(summary: dict[str, Any]) -> None:
             kinds = sorted({n["operator"] for n in nodes})
             shown = ", ".join(kinds[:6]) + (", ..." if len(kinds) > 6 else "")
             share = 100 * summary[f"{key}_share"]
-            print(f"{len(nodes)} node(s) {what}: {shown} ({share:.0f} % of the predicted time)", file=sys.stderr)
+            print(
+                f"{len(nodes)} node(s) {what}: {shown} ({share:.0f} % of the predicted time)",
+                file=sys.stderr,
+            )

@@ -26,7 +26,11 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         help="run the nodes whose name matches on a device; 'op:NAME=DEVICE' goes by operator",
     )  # fmt: skip
     parser.add_argument(
-        "--shape", action="append", default=[], metavar="INPUT=1,3,224,224", help="make an input's shape static"
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1,3,224,224",
+        help="make an input's shape static",
     )
     parser.add_argument("--size", action="append", default=[], metavar="SYMBOL=N", help="the size that costs assume")
     parser.add_argument("--strict", action="store_true", help="refuse a model with extern nodes (exit status 3)")

@@ -39,4 +39,5 @@ def extern_model(graph: Graph) -> bytes:
     model = onnx.helper.make_model(made, opset_imports=list(base.opset_import))
     model.ir_version = base.ir_version
     model.functions.extend(functions.values())
-    return model.SerializeToString(deterministic=True)
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data

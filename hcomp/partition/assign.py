@@ -21,7 +21,11 @@ HOST_DEVICE = "cpu"
 
 
 def choose(
-    graph: Graph, targets: Mapping[str, Target], default: str, pins: Sequence[Pin], sizes: Mapping[str, int]
+    graph: Graph,
+    targets: Mapping[str, Target],
+    default: str,
+    pins: Sequence[Pin],
+    sizes: Mapping[str, int],
 ) -> tuple[Choice, ...]:
     """Return the choice for each node of `graph` (bodies are planned apart), in order."""
     return tuple(_choice(graph, node, targets, default, pins, sizes) for node in graph.nodes)
@@ -53,9 +57,7 @@ def _choice(
     return Choice(HOST_DEVICE, REFERENCE, reason, host_seconds(graph, node, sizes), alternatives)
 
 
-def _alternative(
-    graph: Graph, node: Node, name: str, target: Target, sizes: Mapping[str, int]
-) -> Alternative:
+def _alternative(graph: Graph, node: Node, name: str, target: Target, sizes: Mapping[str, int]) -> Alternative:
     refusal = target.why_not(graph, node)
     if refusal:
         return Alternative(name, None, refusal)

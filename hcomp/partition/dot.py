@@ -20,7 +20,11 @@ def device_colours(plan: Json) -> dict[str, str]:
 
 def render(plan: Json) -> str:
     """Return the DOT text of a plan; nodes carry the user's names."""
-    lines = ["digraph plan {", "  rankdir=TB;", '  node [shape=box, style=filled, fillcolor=white, fontname="sans-serif"];']
+    lines = [
+        "digraph plan {",
+        "  rankdir=TB;",
+        '  node [shape=box, style=filled, fillcolor=white, fontname="sans-serif"];',
+    ]
     lines += _graph(plan, "")
     return "\n".join([*lines, "}"]) + "\n"
 

@@ -60,21 +60,14 @@ def make_plan(graph: Graph, targets: Mapping[str, Target], options: Options) -> 
     assert best is not None
     if options.pins:
         best = _plan(graph, targets, default, options.pins, options)
-    return Plan(
-        best.graph, best.devices, best.objective, best.sizes, best.choices, best.steps, singles
-    )
+    return Plan(best.graph, best.devices, best.objective, best.sizes, best.choices, best.steps, singles)
 
 
-def _plan(
-    graph: Graph, targets: Mapping[str, Target], default: str, pins: Sequence[Pin], options: Options
-) -> Plan:
+def _plan(graph: Graph, targets: Mapping[str, Target], default: str, pins: Sequence[Pin], options: Options) -> Plan:
     sizes = _sizes(graph, options.sizes)
     choices = choose(graph, targets, default, pins, sizes)
     bodies = {
-        index: {
-            name: _plan(body, targets, default, pins, options)
-            for name, body in node.graphs.items()
-        }
+        index: {name: _plan(body, targets, default, pins, options) for name, body in node.graphs.items()}
         for index, node in enumerate(graph.nodes)
         if node.op in ("if", "loop")
     }
@@ -131,9 +124,7 @@ class _Scheduler:
                 self._bring(name, HOST)
         return self.made
 
-    def _add(
-        self, name: str, nodes: tuple[int, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]
-    ) -> None:
+    def _add(self, name: str, nodes: tuple[int, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
         choice = self.choices[nodes[0]]
         memory = HOST
         if choice.executor not in (CONTROL,) and choice.device in self.targets:
@@ -146,9 +137,7 @@ class _Scheduler:
             self.made.append(Control(name, nodes[0], bodies, start, end))
         else:
             end = start + self._seconds(choice, nodes)
-            self.made.append(
-                Region(name, choice.device, memory, choice.executor, nodes, inputs, outputs, start, end)
-            )
+            self.made.append(Region(name, choice.device, memory, choice.executor, nodes, inputs, outputs, start, end))
         self.busy[choice.device] = end
         for output in outputs:
             self.home[output] = memory

@@ -77,7 +77,8 @@ class PlanReport:
 
 def _on_host(plan: Json, node: Json) -> bool:
     memory = {d["name"]: d["memory"] for d in plan["devices"]}
-    return memory.get(node["device"], "host") == "host"
+    found: str = memory.get(node["device"], "host")
+    return found == "host"
 
 
 def _listed(node: Json) -> dict[str, str]:

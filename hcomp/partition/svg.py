@@ -46,7 +46,10 @@ def _bar(plan: Json, step: Json, lanes: list[str], total: float) -> str:
     lane = {"copy": "copies", "control": "control"}.get(step["kind"]) or step["device"]
     y = TOP + LANE * lanes.index(lane)
     scale = (WIDTH - LABEL - 12) / total
-    x, width = LABEL + step["start_us"] * scale, max((step["end_us"] - step["start_us"]) * scale, 1.5)
+    x, width = (
+        LABEL + step["start_us"] * scale,
+        max((step["end_us"] - step["start_us"]) * scale, 1.5),
+    )
     colour = device_colours(plan).get(step.get("device", ""), "#f4cccc" if lane == "copies" else "#eeeeee")
     label, detail = _texts(plan, step)
     text = ""
@@ -73,5 +76,7 @@ def _scale(total: float, y: int) -> list[str]:
     for part in range(5):
         x = LABEL + (WIDTH - LABEL - 12) * part / 4
         anchor = "end" if part == 4 else "middle"
-        marks.append(f'<text x="{x:.1f}" y="{y + 14}" text-anchor="{anchor}" fill="#666666">{time_text(total * part / 4)}</text>')
+        marks.append(
+            f'<text x="{x:.1f}" y="{y + 14}" text-anchor="{anchor}" fill="#666666">{time_text(total * part / 4)}</text>'
+        )
     return marks

@@ -82,8 +82,10 @@ def _join(c: NodeContext, a: Type, b: Type) -> Type:
             if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
                 return TensorType(a.dtype, None)
             return TensorType(a.dtype, tuple(_join_dim(c, x, y) for x, y in zip(a.shape, b.shape, strict=True)))
-        case (SequenceType(), SequenceType()) | (OptionalType(), OptionalType()):
-            return type(a)(_join(c, a.element, b.element))
+        case SequenceType(element=x), SequenceType(element=y):
+            return SequenceType(_join(c, x, y))
+        case OptionalType(element=x), OptionalType(element=y):
+            return OptionalType(_join(c, x, y))
         case OptionalType(element=element), _:
             return OptionalType(_join(c, element, b))
         case _, OptionalType(element=element):

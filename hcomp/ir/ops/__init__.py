@@ -4,13 +4,12 @@ from hcomp.ir.ops.control import CONTROL, UNTYPED
 from hcomp.ir.ops.core import REQUIRED, Infer, Op, TypeRuleError
 from hcomp.ir.ops.elementwise import ELEMENTWISE
 from hcomp.ir.ops.host import HOST
+from hcomp.ir.ops.host_onnx import HOST_ONNX
 from hcomp.ir.ops.index import INDEX
 from hcomp.ir.ops.linear import LINEAR
 from hcomp.ir.ops.reduce import REDUCE
 from hcomp.ir.ops.shape import SHAPE
 
-OPS: dict[str, Op] = {
-    op.name: op for op in (*ELEMENTWISE, *SHAPE, *REDUCE, *LINEAR, *INDEX, *HOST)
-}
+OPS: dict[str, Op] = {op.name: op for op in (*ELEMENTWISE, *SHAPE, *REDUCE, *LINEAR, *INDEX, *HOST, *HOST_ONNX)}
 
 __all__ = ["CONTROL", "OPS", "REQUIRED", "UNTYPED", "Infer", "Op", "TypeRuleError"]

@@ -104,10 +104,7 @@ class Op:
             shapes = [shapes]
         if len(dtypes) == 1 and len(shapes) > 1:
             dtypes = tuple(dtypes) * len(shapes)
-        return tuple(
-            TensorType(d, None if s is None else tuple(s))
-            for d, s in zip(dtypes, shapes, strict=True)
-        )
+        return tuple(TensorType(d, None if s is None else tuple(s)) for d, s in zip(dtypes, shapes, strict=True))
 
 
 def same(context: Infer) -> str:

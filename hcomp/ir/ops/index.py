@@ -37,4 +37,3 @@ INDEX: tuple[Op, ...] = (
     Op("scatter_elements", same, first_shape, {"axis": 0, **_SCATTER}, "scatter"),
     Op("scatter_nd", same, first_shape, _SCATTER, "scatter"),
 )
-

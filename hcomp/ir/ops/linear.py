@@ -5,6 +5,7 @@ from hcomp.ir.ops.core import (
     REQUIRED,
     Infer,
     Op,
+    ShapeRule,
     accumulated,
     broadcast_shapes,
     nonnegative,
@@ -72,9 +73,9 @@ def _pool(context: Infer) -> Shape:
     return (*x[:2], *(_window(context, x[i + 2], kernel[i], i, n) for i in range(n)))
 
 
-def _recurrent(outputs: int):  # type: ignore[no-untyped-def]
+def _recurrent(outputs: int) -> ShapeRule:
     def rule(context: Infer) -> list[Shape]:
-        """x [T, B, I], weight [D, G*H, I]: Y [T, D, B, H], then the final states [D, B, H]."""
+        """X [T, B, I], weight [D, G*H, I]: Y [T, D, B, H], then the final states [D, B, H]."""
         x, r = context.shape(0), context.shape(2)
         states = [(r[0], x[1], r[2])] * (outputs - 1)
         return [(x[0], r[0], x[1], r[2]), *states]

@@ -80,10 +80,7 @@ def _concat(context: Infer) -> Shape:
                 raise context.error(f"sizes {a} and {b} differ on axis {i}")
         total = total + shape[axis]
     # Where one input knows a size as a number, the result does.
-    known = [
-        next((s[i] for s in shapes if isinstance(s[i], int)), shapes[0][i])
-        for i in range(len(shapes[0]))
-    ]
+    known = [next((s[i] for s in shapes if isinstance(s[i], int)), shapes[0][i]) for i in range(len(shapes[0]))]
     return tuple(total if i == axis else d for i, d in enumerate(known))
 
 
@@ -111,10 +108,7 @@ def _pad(context: Infer) -> Shape:
     n = len(shape)
     if len(padding) != 2 * n:
         raise context.error(f"padding must have {2 * n} entries, found {len(padding)}")
-    return tuple(
-        nonnegative(context, d + padding[i] + padding[i + n], "a padded size")
-        for i, d in enumerate(shape)
-    )
+    return tuple(nonnegative(context, d + padding[i] + padding[i + n], "a padded size") for i, d in enumerate(shape))
 
 
 SHAPE: tuple[Op, ...] = (
