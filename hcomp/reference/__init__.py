@@ -14,6 +14,7 @@ from hcomp.reference import (
     host,
     index,
     linear,
+    onnx_host,
     pool,
     recurrent,
     reduce,
@@ -32,6 +33,7 @@ _FIXED: dict[str, Function] = {
     **pool.TABLE,
     **recurrent.TABLE,
     **host.TABLE,
+    **onnx_host.TABLE,
     **resize.TABLE,
     **sequence.TABLE,
 }

@@ -1,13 +1,52 @@
 """The converters of ONNX operators: one row an operator, (domain, operator) -> converter."""
 
 from hcomp.capture.context import Converter
+from hcomp.capture.onnx_ops.cast import CAST
 from hcomp.capture.onnx_ops.control import CONTROL
+from hcomp.capture.onnx_ops.conv import CONV
+from hcomp.capture.onnx_ops.creation import CREATION
+from hcomp.capture.onnx_ops.gather import GATHER
+from hcomp.capture.onnx_ops.linear import LINEAR
+from hcomp.capture.onnx_ops.logic import LOGIC
 from hcomp.capture.onnx_ops.math import MATH
+from hcomp.capture.onnx_ops.math_activation import ACTIVATIONS
+from hcomp.capture.onnx_ops.norm import NORM
+from hcomp.capture.onnx_ops.pool import POOL
 from hcomp.capture.onnx_ops.quantize import QUANTIZE
 from hcomp.capture.onnx_ops.quantized_linear import QUANTIZED_LINEAR
 from hcomp.capture.onnx_ops.recurrent import RECURRENT
+from hcomp.capture.onnx_ops.reduce import REDUCE
+from hcomp.capture.onnx_ops.reduce_loss import LOSS
+from hcomp.capture.onnx_ops.reduce_scan import SCAN
 from hcomp.capture.onnx_ops.resize import RESIZE
+from hcomp.capture.onnx_ops.shape import SHAPE
+from hcomp.capture.onnx_ops.shape_pad import PAD
+from hcomp.capture.onnx_ops.shape_parts import PARTS
+
+_STANDARD = (
+    CAST,
+    CONTROL,
+    CONV,
+    CREATION,
+    GATHER,
+    LINEAR,
+    LOGIC,
+    MATH,
+    ACTIVATIONS,
+    NORM,
+    POOL,
+    QUANTIZE,
+    QUANTIZED_LINEAR,
+    RECURRENT,
+    REDUCE,
+    LOSS,
+    SCAN,
+    RESIZE,
+    SHAPE,
+    PAD,
+    PARTS,
+)
 
 CONVERTERS: dict[tuple[str, str], Converter] = {
-    **{("", op): convert for table in (MATH, CONTROL, QUANTIZE, QUANTIZED_LINEAR, RECURRENT, RESIZE) for op, convert in table.items()},
+    **{("", op): convert for table in _STANDARD for op, convert in table.items()},
 }
