@@ -22,6 +22,7 @@ PACKED = "hcomp.packed_columns"
 _HALF = {"float16", "bfloat16"}
 _SUPPORTED = {"float32", "float64", "int32"} | _HALF
 _SYMBOLIC_GUESS = 32
+_FEW_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,13 @@ def match_contraction(stage: Stage) -> Contraction | None:
     in_a, in_b = used_vars(a, spatial), used_vars(b, spatial)
     if not spatial or not reduced:
         return None
-    column = _column(spatial, stage, in_a, in_b)
+    packed = _packed(stage)
+    column = spatial[-1] if packed else _column(spatial, stage, in_a, in_b)
     if column is None:
         return None
     if column in in_a:
         a, b, in_a, in_b = b, a, in_b, in_a
-    rows = tuple(v for v in spatial if v in in_a and v not in in_b)
+    rows = _rows([v for v in spatial if v in in_a and v not in in_b], stage)
     batch = tuple(v for v in spatial if v is not column and v not in rows)
     dtype = str(stage.store.buffer.dtype)
     found = Contraction(
@@ -98,9 +100,11 @@ def match_contraction(stage: Stage) -> Contraction | None:
         a=a,
         b=b,
         accumulator="float32" if dtype in _HALF else dtype,
-        packed=_packed(stage),
+        packed=packed,
         unit=stride_of(b, column) == 1,
     )
+    if not _worth_tiles(found):
+        return None
     return replace(found, a=_widened(a, found), b=_widened(b, found))
 
 
@@ -124,6 +128,22 @@ def _column(spatial: list[Any], stage: Stage, in_a: set[Any], in_b: set[Any]) ->
     wide = [v for v in spatial if as_int(stage.extents[v]) != 1]
     last = wide[-1] if wide else spatial[-1]
     return last if (last in in_a) != (last in in_b) else None
+
+
+def _rows(candidates: list[Any], stage: Stage) -> tuple[Any, ...]:
+    """Return the variables that can be flattened: dividing by a symbolic extent does not pay."""
+    wide = [v for v in candidates if as_int(stage.extents[v]) != 1]
+    symbolic = [k for k, v in enumerate(wide) if as_int(stage.extents[v]) is None]
+    first = max((k for k in symbolic if k > 0), default=0)
+    return tuple(wide[first:])
+
+
+def _worth_tiles(found: Contraction) -> bool:
+    """Few rows against a `b` that is contiguous along the sum is a dot product, not a tile."""
+    if found.packed is not None or found.unit or len(found.inner) != 1:
+        return True
+    rows = static_rows(found)
+    return rows is None or rows >= _FEW_ROWS or stride_of(found.b, found.inner[0]) != 1
 
 
 def _packed(stage: Stage) -> int | None:

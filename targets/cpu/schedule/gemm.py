@@ -16,8 +16,6 @@ from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.schedule.contraction import Contraction, batch_count, static_rows
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.nest import (
-    PARALLEL,
-    SERIAL,
     VECTORIZED,
     Expr,
     Stmt,
@@ -30,8 +28,10 @@ from hcomp.targets.cpu.schedule.nest import (
     loads,
     loop,
     seq,
+    simple,
     store,
     substitute,
+    task_loops,
     unravel,
 )
 
@@ -129,6 +129,7 @@ class _Variant:
         self.columns = found.extent(found.column)
         self.rows = found.row_count
         self.row_tiles = ceil_div(self.rows, tile.rows)
+        self.done = buffer("done", [tile.rows * tile.columns], found.accumulator)
         if found.packed is not None:
             panels = ceil_div(self.columns, found.packed)
             self.column_tiles = ceil_div(panels, tile.columns // found.packed)
@@ -136,54 +137,53 @@ class _Variant:
             self.column_tiles = ceil_div(self.columns, tile.columns)
 
     def statement(self) -> Stmt:
-        """Return the whole nest: one parallel loop over (product, columns, rows) tasks."""
+        """Return the whole nest: tasks over (product, columns, rows)."""
         found = self.found
         chunk = self._row_tiles_a_task()
         row_tasks = ceil_div(self.row_tiles, chunk) if chunk is not None else imm(1)
-        batch = batch_count(found)
-        tasks = batch * self.column_tiles * row_tasks
-        kind = PARALLEL if found.operations >= GRAIN_OPERATIONS else SERIAL
-        if any(as_int(e) is None for e in found.stage.extents.values()):
-            kind = PARALLEL
+        symbolic = any(as_int(e) is None for e in found.stage.extents.values())
+        batch = [found.extent(v) for v in found.batch]
+        shared = found.packed is not None
+        extents = [self.column_tiles, *batch] if shared else [*batch, self.column_tiles]
 
-        def task(position: Expr) -> Stmt:
-            where, column_tile, row_task = unravel(
-                position, [batch, self.column_tiles, row_tasks]
-            )
+        def task(indices: list[Expr]) -> Stmt:
+            *outer, row_task = indices
+            column_tile, *where = outer if shared else [outer[-1], *outer[:-1]]
             return self._task(where, column_tile, row_task, chunk)
 
-        return loop(_simple(tasks), task, "task", kind)
+        return task_loops(
+            [*extents, row_tasks],
+            task,
+            parallel=symbolic or found.operations >= GRAIN_OPERATIONS,
+        )
 
     def _row_tiles_a_task(self) -> int | None:
         """Split rows over tasks only when products and columns give too few tasks."""
         if self.tile.copied:
             return None
         tiles, columns = as_int(self.row_tiles), as_int(self.column_tiles)
-        batch = as_int(_simple(batch_count(self.found)))
+        batch = as_int(simple(batch_count(self.found)))
         if tiles is None or columns is None or batch is None:
             return _ROW_TILES_A_TASK
         if batch * columns >= 4 * self.cpu.cores or tiles == 1:
             return None
         return max(1, min(_ROW_TILES_A_TASK, -(-tiles // (4 * self.cpu.cores))))
 
-    def _task(self, where: Expr, column_tile: Expr, row_task: Expr, chunk: int | None) -> Stmt:
+    def _task(
+        self, where: list[Expr], column_tile: Expr, row_task: Expr, chunk: int | None
+    ) -> Stmt:
         out: list[Stmt] = []
-        found = self.found
-        extents = [found.extent(v) for v in found.batch]
-        names = [str(v.name) for v in found.batch]
-        indices = unravel(where, extents)
-        point = {
-            v: let(n, i, out) for v, n, i in zip(found.batch, names, indices, strict=True)
-        }
+        point = dict(zip(self.found.batch, where, strict=True))
         panel, first = self._columns_of(column_tile, out)
-        point[found.column] = first
+        point[self.found.column] = first
+        out.append(tirx.AllocBuffer(self.done))
         if self.tile.copied:
             panel = self._copy_panel(point, first, out)
         tiles: Expr = self.row_tiles
         start: Expr = imm(0)
         if chunk is not None:
             start = row_task * imm(chunk)
-            tiles = _simple(tirx.min(imm(chunk), self.row_tiles - start))
+            tiles = simple(tirx.min(imm(chunk), self.row_tiles - start))
         out.append(
             loop(tiles, lambda t: self._register_tile(point, panel, start + t), "row_tile")
         )
@@ -345,11 +345,11 @@ class _Variant:
         """Copy the sums out of the registers, then store each element through the epilogue.
 
         The copy keeps `sums` free of variable indices (LLVM then holds it in registers) and lets one
-        compact loop serve all rows.
+        compact loop serve all rows. It lives in another scope than `sums`, because TVM reuses dead
+        storage of one scope, and a reused `sums` would get variable indices after all.
         """
-        tile, found = self.tile, self.found
-        done = buffer("done", [tile.rows * tile.columns], found.accumulator, "local")
-        out: list[Stmt] = [tirx.AllocBuffer(done)]
+        tile, found, done = self.tile, self.found, self.done
+        out: list[Stmt] = []
         for vector in range(tile.rows * tile.vectors):
             base = imm(vector * tile.lanes)
             out.append(self._lanes(lambda at: store(done, load(sums, at), at), base))
@@ -391,10 +391,3 @@ class _Variant:
         if known is not None and known < tile.columns:
             return short
         return tirx.IfThenElse(first + imm(tile.columns) <= self.columns, whole, short)
-
-
-def _simple(value: Expr) -> Expr:
-    """Return a constant for an expression of constants."""
-    from tvm.sym import Analyzer
-
-    return Analyzer().simplify(value)

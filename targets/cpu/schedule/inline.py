@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hcomp.targets.cpu.schedule.conv_shape import CONV
 from hcomp.targets.cpu.schedule.maps import cost_of
 from hcomp.targets.cpu.schedule.nest import loads, used_vars
 from hcomp.targets.cpu.schedule.stages import Stage, consumers, root_block, stages
@@ -34,7 +35,7 @@ def inline_maps(sch: Any) -> None:
         if not any(target.same_as(b) for b in root.alloc_buffers):
             continue
         readers = [all_stages[n] for n in consumers(all_stages, target)]
-        if readers and all(r.store is not None for r in readers):
+        if readers and all(r.store is not None and CONV not in r.annotations for r in readers):
             if _affordable(stage, readers, cost):
                 costs[str(target.name)] = cost
                 sch.compute_inline(sch.get_sblock(str(stage.block.name_hint)))

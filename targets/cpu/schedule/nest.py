@@ -13,12 +13,15 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.sym import Analyzer
 
 Expr = Any
 Stmt = Any
 Buffer = Any
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = 0, 1, 2, 3
+
+_MANY = 4
 
 
 def imm(value: int) -> Expr:
@@ -95,6 +98,11 @@ def ceil_div(a: Expr, b: int) -> Expr:
     return tirx.floordiv(a + imm(b - 1), imm(b))
 
 
+def simple(value: Expr) -> Expr:
+    """Return the value simplified; a constant where it is one."""
+    return value if as_int(value) is not None else Analyzer().simplify(value)
+
+
 def unravel(flat: Expr, extents: Sequence[Expr]) -> list[Expr]:
     """Return the indices of the row-major position `flat` in a box of `extents`."""
     wide = [k for k, extent in enumerate(extents) if as_int(extent) != 1]
@@ -107,6 +115,40 @@ def unravel(flat: Expr, extents: Sequence[Expr]) -> list[Expr]:
             indices[k] = tirx.floormod(rest, extents[k])
             rest = tirx.floordiv(rest, extents[k])
     return indices
+
+
+def task_loops(
+    extents: Sequence[Expr], body: Callable[[list[Expr]], Stmt], *, parallel: bool
+) -> Stmt:
+    """Return loops over a box of tasks, the outermost useful one parallel.
+
+    Static extents are merged into one loop; a symbolic one starts a new loop, because dividing by a
+    symbolic extent is slow, and TVM's simplifier may take such a divisor for zero.
+    """
+    groups: list[list[int]] = []
+    for k, extent in enumerate(extents):
+        if groups and as_int(extent) is not None:
+            groups[-1].append(k)
+        else:
+            groups.append([k])
+    sizes = [simple(product([extents[k] for k in group])) for group in groups]
+    wide = [g for g, size in enumerate(sizes) if as_int(size) != 1]
+    enough = [g for g in wide if (as_int(sizes[g]) or _MANY) >= _MANY]
+    chosen = (enough or wide or [0])[0] if parallel else -1
+
+    def level(g: int, indices: list[Expr]) -> Stmt:
+        if g == len(groups):
+            return body(indices)
+
+        def inside(position: Expr) -> Stmt:
+            out: list[Stmt] = []
+            found = unravel(position, [extents[k] for k in groups[g]])
+            bound = [let("at", index, out) for index in found]
+            return seq([*out, level(g + 1, [*indices, *bound])])
+
+        return loop(sizes[g], inside, "task", PARALLEL if g == chosen else SERIAL)
+
+    return level(0, [])
 
 
 def substitute(node: Any, values: Mapping[Any, Expr]) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 from tvm import s_tir, tirx
 
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.schedule.contraction import match_contraction
+from hcomp.targets.cpu.schedule.contraction import Contraction, match_contraction
+from hcomp.targets.cpu.schedule.conv import Convolution, emit_conv_loops, match_conv
 from hcomp.targets.cpu.schedule.epilogue import fused_epilogue, plain_epilogue
 from hcomp.targets.cpu.schedule.gemm import emit_contraction
 from hcomp.targets.cpu.schedule.inline import inline_maps
@@ -50,6 +51,13 @@ def opaque(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
         return func
     irregular = any(s.block is None or s.block.alloc_buffers for s in stages(func))
     return func if irregular else None
+
+
+def convolution(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
+    """A convolution with a packed constant weight, with the elementwise work after it."""
+    if not any(match_conv(s) for s in stages(func)):
+        return None
+    return _staged(func, cpu)
 
 
 def contraction(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
@@ -90,6 +98,7 @@ def default(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
 
 RULES = (
     Rule("opaque", opaque),
+    Rule("convolution", convolution),
     Rule("contraction", contraction),
     Rule("row-wise", row_wise),
     Rule("reduction", reduction),
@@ -111,7 +120,7 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
     sch = _schedule(func)
     inline_maps(sch)
     before = stages(sch.mod["main"])
-    heavy = {n: found for n, s in enumerate(before) if (found := match_contraction(s))}
+    heavy = {n: found for n, s in enumerate(before) if (found := _heavy(s))}
     fused = {n: _epilogue(before, n, func) for n in heavy}
     inside = {n + 1 for n, epilogue in fused.items() if epilogue.last is not None}
     for number, stage in enumerate(before):
@@ -128,10 +137,17 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
     replaced: dict[int, Any] = dict.fromkeys(inside)
     dropped = []
     for number, found in heavy.items():
-        replaced[number] = emit_contraction(found, fused[number], cpu)
+        if isinstance(found, Convolution):
+            replaced[number] = emit_conv_loops(found, fused[number], cpu)
+        else:
+            replaced[number] = emit_contraction(found, fused[number], cpu)
         if fused[number].last is not None:
             dropped.append(found.stage.store.buffer)
     return replace_stages(result, replaced, dropped)
+
+
+def _heavy(stage: Stage) -> Convolution | Contraction | None:
+    return match_conv(stage) or match_contraction(stage)
 
 
 def _epilogue(all_stages: list[Stage], number: int, func: tirx.PrimFunc) -> Any:

@@ -1,0 +1,66 @@
+"""Matrix product with a constant weight: the weight is packed at compile time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax, te
+
+from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.schedule.contraction import PACKED
+
+Pack = Callable[[str, np.ndarray], relax.Expr]
+
+
+def emit_matmul(
+    bb: relax.BlockBuilder, x: relax.Expr, weight: np.ndarray, pack: Pack, cpu: CpuFeatures
+) -> relax.Expr:
+    """Return `x @ weight` with the weight in panels of columns.
+
+    Args:
+        bb: builder of the function that the product belongs to.
+        x: [..., M, K] with any symbolic leading sizes, or [K].
+        weight: [K, N].
+        pack: registers a constant under a hint and returns the expression that stands for it.
+        cpu: the processor; its vector width gives the width of a panel.
+
+    Returns:
+        [..., M, N], of the dtype of `x`. Weights that are not float32, and vectors (N = 1), are
+        given to the ordinary matrix product.
+    """
+    if weight.dtype != np.float32 or weight.shape[1] == 1 or 0 in weight.shape:
+        return bb.emit(relax.op.matmul(x, pack("weight", weight)))
+    columns = panel_columns(weight.shape[1], cpu)
+    packed = pack("panels", pack_panels(weight, columns))
+    depth, width = weight.shape
+
+    def product(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis((0, depth), "k")
+        return te.compute(
+            (*a.shape[:-1], width),
+            lambda *i: te.sum(
+                a(*i[:-1], k) * b(i[-1] // columns, k, i[-1] % columns), axis=k
+            ),
+            name="packed_matmul",
+            attrs={PACKED: columns},
+        )
+
+    return bb.emit_te(
+        product, x, packed, primfunc_name_hint="packed_matmul", primfunc_attrs={"op_pattern": 4}
+    )
+
+
+def panel_columns(width: int, cpu: CpuFeatures) -> int:
+    """Return the columns of one packed panel for a weight of `width` columns."""
+    lanes = cpu.lanes()
+    return lanes if width <= lanes else 2 * lanes
+
+
+def pack_panels(weight: np.ndarray, columns: int) -> np.ndarray:
+    """Return [K, N] as [ceil(N / columns)][K][columns], padded with zeros."""
+    depth, width = weight.shape
+    panels = -(-width // columns)
+    padded = np.zeros((depth, panels * columns), weight.dtype)
+    padded[:, :width] = weight
+    return np.ascontiguousarray(padded.reshape(depth, panels, columns).transpose(1, 0, 2))
