@@ -46,7 +46,8 @@ def numpy_dtype(name: str) -> np.dtype:
     """
     own = _NUMPY_OWN.get(name)
     if own is not None:
-        return np.dtype(own)
+        found: np.dtype = np.dtype(own)
+        return found
     if name not in DTYPES:
         raise KeyError(name)
     import ml_dtypes  # late: it costs 0.4 s and few models need it

@@ -67,7 +67,8 @@ def _check_header(model: ModelProto) -> None:
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx") and not 0 < entry.version <= newest:
             raise CaptureError(
-                f"the model asks for opset {entry.version}; this hcomp reads 1 to {newest}: export it again for an older one"
+                f"the model asks for opset {entry.version}; this hcomp reads 1 to {newest}:"
+                " export it again for an older one"
             )
     if model.ir_version > NEWEST_IR:
         raise CaptureError(f"the model has IR version {model.ir_version}; this hcomp reads up to {NEWEST_IR}")
@@ -137,7 +138,8 @@ def _check_tensor(tensor: TensorProto, folder: Path | None) -> None:
     elif tensor.HasField("raw_data"):
         if len(tensor.raw_data) != size:
             raise CaptureError(
-                f"the tensor {tensor.name!r} has {len(tensor.raw_data)} bytes, its shape {list(tensor.dims)} needs {size}"
+                f"the tensor {tensor.name!r} has {len(tensor.raw_data)} bytes,"
+                f" its shape {list(tensor.dims)} needs {size}"
             )
     elif elements > 0:
         _check_fields(tensor, elements)
@@ -194,7 +196,7 @@ def _external(tensor: TensorProto, folder: Path | None, size: int) -> bytes:
             if os.fstat(file.fileno()).st_size < offset + size:
                 raise CaptureError(f"{where} needs {size} bytes at {offset} of {location!r}, which is shorter")
             file.seek(offset)
-            data = file.read(size)
+            data: bytes = file.read(size)
     except OSError as error:
         raise CaptureError(f"{where}: {location!r} cannot be read: {error.strerror or error}") from None
     return data

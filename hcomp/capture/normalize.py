@@ -81,13 +81,17 @@ def _expand_schema_functions(model: ModelProto) -> ModelProto:
         )
         if not wanted:
             return model
-        before = model
-        model = _inline(
-            lambda: onnx.inliner.inline_selected_functions(before, wanted, exclude=False, inline_schema_functions=True)
-        )
-        if model.SerializeToString() == before.SerializeToString():
+        expanded = _inline_schema(model, wanted)
+        if expanded.SerializeToString() == model.SerializeToString():
             return model
+        model = expanded
     return model
+
+
+def _inline_schema(model: ModelProto, wanted: list[tuple[str, str]]) -> ModelProto:
+    return _inline(
+        lambda: onnx.inliner.inline_selected_functions(model, wanted, exclude=False, inline_schema_functions=True)
+    )
 
 
 def _domain(name: str) -> str:

@@ -22,7 +22,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-        return status
     except HcompError as error:
         print(f"hcomp: {error}", file=sys.stderr)
         return error.exit_status
@@ -36,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe is gone: nothing is wrong, and nobody would read a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -67,13 +67,10 @@ def read_sizes(texts: Sequence[str]) -> dict[str, int]:
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, equals, numbers = text.rpartition("=")
-    try:
-        if not equals or not name:
-            raise ValueError
-        sizes = tuple(int(n) for n in numbers.split(",")) if numbers else ()
-    except ValueError:
-        raise UsageError(f"expected NAME=N,N,..., found {text!r}") from None
-    return name, sizes
+    parts = numbers.split(",") if numbers else []
+    if not equals or not name or not all(part.strip().isdigit() for part in parts):
+        raise UsageError(f"expected NAME=N,N,..., found {text!r}")
+    return name, tuple(int(part) for part in parts)
 
 
 def report(options: argparse.Namespace, data: Any, text: str) -> None:

@@ -29,7 +29,8 @@ def render(plan: Json) -> str:
     height = TOP + LANE * len(lanes) + 40
     title = f"{plan['graph']}: {len(plan['nodes'])} nodes, predicted {time_text(plan['predicted_us'])}"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
+        ' font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         f'<text x="12" y="26" font-size="16">{escape(title)}</text>',
     ]
