@@ -2,6 +2,7 @@
 
 from hcomp.capture.context import Converter
 from hcomp.capture.onnx_ops.cast import CAST
+from hcomp.capture.onnx_ops.contrib_table import CONTRIB
 from hcomp.capture.onnx_ops.control import CONTROL
 from hcomp.capture.onnx_ops.conv import CONV
 from hcomp.capture.onnx_ops.creation import CREATION
@@ -49,4 +50,5 @@ _STANDARD = (
 
 CONVERTERS: dict[tuple[str, str], Converter] = {
     **{("", op): convert for table in _STANDARD for op, convert in table.items()},
+    **{("com.microsoft", op): convert for op, convert in CONTRIB.items()},
 }

@@ -7,8 +7,6 @@ its byte-product instructions; zero points come out as correction terms:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hcomp.capture.context import Converter, NodeContext
@@ -40,9 +38,8 @@ def integer_matmul(c: NodeContext, a: str, b: str, a_zero: str, b_zero: str) -> 
     a, a_zero = centred(c, a, a_zero)
     b, b_zero = centred(c, b, b_zero)
     result = c.emit("matmul", a, b, out_dtype="int32")
-    columns = rows = ""
     if a_zero:
-        columns = c.emit("sum", c.cast(b, "int32"), axis=(-2,), keepdims=True)
+        columns = _column_sums(c, b)
         a_zero = c.cast(a_zero, "int32")
         result = c.emit("subtract", result, c.emit("multiply", a_zero, columns))
     if b_zero:
@@ -54,6 +51,14 @@ def integer_matmul(c: NodeContext, a: str, b: str, a_zero: str, b_zero: str) -> 
         both = c.emit("multiply", c.emit("multiply", a_zero, b_zero), depth)
         result = c.emit("add", result, both)
     return result
+
+
+def _column_sums(c: NodeContext, b: str) -> str:
+    """Return the sums over axis -2 in int32, as numbers where `b` is constant."""
+    data = c.const(b)
+    if data is None:
+        return c.emit("sum", c.cast(b, "int32"), axis=(-2,), keepdims=True)
+    return c.tensor(data.astype(np.int32).sum(axis=-2, keepdims=True), "int32")
 
 
 def row_zero(c: NodeContext, zero: str) -> str:
@@ -243,4 +248,3 @@ QUANTIZED_LINEAR: dict[str, Converter] = {
     "QLinearConv": _qlinear_conv,
 }
 
-__all__ = ["QUANTIZED_LINEAR", "Sequence", "integer_conv", "integer_matmul", "requantize"]

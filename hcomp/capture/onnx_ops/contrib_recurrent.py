@@ -1,0 +1,258 @@
+"""com.microsoft.DynamicQuantizeLSTM: a loop over time, because each step quantises its own state.
+
+As in ONNX Runtime on one thread: the input is quantised once over all of it, and the hidden state
+of the whole batch at each step, to uint8 with ONNX's DynamicQuantizeLinear.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hcomp.capture.context import Converter, NodeContext
+from hcomp.capture.onnx_ops.contrib_quantized_matmul import dynamic_product
+from hcomp.capture.onnx_ops.recurrent import activations, direction_of
+from hcomp.dims import DimLike, symbols_of
+from hcomp.ir.builder import GraphBuilder
+from hcomp.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Direction:
+    """One direction's inputs, as values of the outer graph; "" is absent.
+
+    Attributes:
+        projected: the input's products with its weights and all biases, [T, B, 4H], in the
+            order of the steps.
+        weight: [H, 4H], 8-bit.
+        scale: [] or [1, 4H].
+        zero: likewise.
+        peepholes: [3H].
+        lengths: int32 [B].
+    """
+
+    projected: str
+    weight: str
+    scale: str
+    zero: str
+    peepholes: str
+    lengths: str
+
+
+def _dynamic_quantize_lstm(c: NodeContext) -> Sequence[str]:
+    direction = direction_of(c)
+    count = 2 if direction == "bidirectional" else 1
+    cell = activations(c, ("Sigmoid", "Tanh", "Tanh"), count)
+    coupled = bool(c.attr("input_forget", 0))
+    c.ignore("hidden_size")  # the weights say it
+    done = []
+    for d in range(count):
+        reverse = direction == "reverse" or d == 1
+        done.append(_one_direction(c, d, reverse, _functions(cell, d), coupled))
+    y = c.emit("concat", *(c.emit("expand_dims", r[0], axis=(1,)) for r in done), axis=1)
+    h, memory = (
+        c.emit("concat", *(c.emit("expand_dims", r[i], axis=(0,)) for r in done), axis=0) for i in (1, 2)
+    )
+    return y, h, memory
+
+
+def _part(c: NodeContext, index: int, d: int) -> str:
+    """Return entry `d` of an input along its first axis; "" where it is absent."""
+    if not c.has(index):
+        return ""
+    data, size = c.const(index), c.shape(index)[1:]
+    if data is not None:
+        return c.tensor(data[d], c.dtype(index))
+    cut = c.emit("strided_slice", index, axes=(0,), begin=(d,), size=(1,), strides=(1,))
+    return c.reshape(cut, size)
+
+
+def _columns(c: NodeContext, index: int, d: int) -> str:
+    """Return a scale or zero point of direction `d` as [] or [1, 4H]."""
+    value = _part(c, index, d)
+    return c.reshape(value, (1, c.shape(value)[0])) if value and c.shape(value) else value
+
+
+def _one_direction(
+    c: NodeContext, d: int, reverse: bool, functions: Sequence[Callable[[NodeContext, str], str]], coupled: bool
+) -> tuple[str, str, str]:  # fmt: skip
+    """Return Y [T, B, H] and the final states [B, H]."""
+    weight, recurrent = _part(c, 1, d), _part(c, 2, d)
+    hidden = c.shape(recurrent)[0]
+    projected = dynamic_product(c, c.input(0), weight, _columns(c, 8, d), _columns(c, 9, d))
+    if c.has(3):
+        bias = _part(c, 3, d)
+        cut = [
+            c.emit("strided_slice", bias, axes=(0,), begin=(i * 4 * hidden,), size=(4 * hidden,), strides=(1,))
+            for i in (0, 1)
+        ]
+        projected = c.emit("add", projected, c.emit("add", *cut))
+    lengths = c.cast(4, "int32") if c.has(4) else ""
+    if reverse:
+        projected = _backwards(c, projected, lengths)
+    given = Direction(projected, recurrent, _columns(c, 10, d), _columns(c, 11, d), _part(c, 7, d), lengths)
+    states = [_initial(c, index, d, hidden) for index in (5, 6)]
+    y, h, memory = _loop(c, given, states, functions, coupled)
+    return (_backwards(c, y, lengths) if reverse else y), h, memory
+
+
+def _backwards(c: NodeContext, x: str, lengths: str) -> str:
+    """Return [T, B, ...] with each sequence reversed within its own length."""
+    if not lengths:
+        return c.emit("flip", x, axis=(0,))
+    steps, batch, width = c.shape(x)
+    time = c.b.emit("arange", size=steps, dtype="int64")
+    time = c.emit("expand_dims", time, axis=(1,))
+    end = c.cast(lengths, "int64")
+    mirrored = c.emit("subtract", c.emit("subtract", end, c.scalar(1, "int64")), time)
+    index = c.emit("where", c.emit("less", time, end), mirrored, time)
+    index = c.emit("broadcast_to", c.emit("expand_dims", index, axis=(2,)), shape=(steps, batch, width))
+    return c.emit("gather_elements", x, index, axis=0)
+
+
+def _initial(c: NodeContext, index: int, d: int, hidden: DimLike) -> str:
+    found = _part(c, index, d)
+    if found:
+        return found
+    return c.b.emit("full", shape=(c.shape(0)[1], hidden), value=0.0, dtype="float32")
+
+
+def _loop(
+    c: NodeContext,
+    given: Direction,
+    states: Sequence[str],
+    functions: Sequence[Callable[[NodeContext, str], str]],
+    coupled: bool,
+) -> tuple[str, ...]:
+    """Emit the loop over time; return the stacked states and the final ones.
+
+    Where sequences end before the others, the last states that they really had are carried apart.
+    """
+    steps, batch, _ = c.shape(given.projected)
+    inner = copy.copy(c)
+    inner.b = body = GraphBuilder("step", c.b.names)
+    body.origin = c.b.origin
+    step = body.input("step", TensorType("int64", ()))
+    more = body.input("more", TensorType("bool", ()))
+    carried = [*states, *states] if given.lengths else [*states]
+    formal = [body.input("state", c.b.types[s]) for s in carried]
+    captured: list[str] = []
+
+    def carry(value: str) -> str:
+        if not value:
+            return ""
+        constant = c.b.constant_array(value)
+        if constant is not None:
+            return body.constant(constant, value)
+        captured.append(value)
+        return body.input(value, c.b.types[value])
+
+    held = Direction(*(carry(getattr(given, n)) for n in Direction.__dataclass_fields__))
+    hidden, memory = _step(inner, held, step, formal[:2], functions, coupled)
+    y = hidden
+    final = (hidden, memory)
+    if held.lengths:
+        alive = inner.emit("less", inner.cast(step, "int32"), held.lengths)
+        alive = inner.emit("expand_dims", alive, axis=(1,))
+        # What a finished sequence hands on is 0, as in ONNX Runtime: the batch is quantised as one.
+        y = hidden = inner.emit("where", alive, hidden, inner.scalar(0, "float32"))
+        final = tuple(
+            inner.emit("where", alive, new, old)
+            for new, old in zip((final[0], memory), formal[2:], strict=True)
+        )
+    for symbol in sorted(symbols_of((steps, batch))):
+        _carry_symbol(c, body, captured, symbol)
+    kept = (hidden, memory, *final) if held.lengths else final
+    graph = body.finish([more, *kept, y])
+    trips = c.b.shape_value([steps], scalar=True)
+    stacked = TensorType("float32", (steps, *c.shape(states[0])))
+    *last, stack = c.b.emit_typed(
+        "loop", (trips, "", *carried, *captured), [*(c.b.types[s] for s in carried), stacked],
+        attrs={"carried": len(carried)}, graphs={"body": graph},
+    )  # fmt: skip
+    return stack, *last[-2:]
+
+
+def _carry_symbol(c: NodeContext, body: GraphBuilder, captured: list[str], symbol: str) -> None:
+    if body.introduces(symbol) is None:
+        source = c.b.introduces(symbol)
+        if source is None:
+            raise c.refuse(f"no value brings its size {symbol} into the loop over time")
+        captured.append(source)
+        body.input(source, c.b.types[source])
+
+
+def _step(
+    c: NodeContext, d: Direction, step: str, states: Sequence[str],
+    functions: Sequence[Callable[[NodeContext, str], str]], coupled: bool,
+) -> tuple[str, str]:  # fmt: skip
+    """Return the new hidden state and memory."""
+    f, g, h = functions
+    hidden, memory = states
+    width = c.shape(hidden)[1]
+    gates = c.emit("take", d.projected, step, axis=0)
+    gates = c.emit("add", gates, dynamic_product(c, hidden, d.weight, d.scale, d.zero))
+    i, o, forget, new = c.emit_many("split", gates, sizes=(width,) * 4, axis=1)
+    holes = c.emit_many("split", d.peepholes, sizes=(width,) * 3, axis=0) if d.peepholes else None
+
+    def peep(gate: str, place: int, state: str) -> str:
+        return c.emit("add", gate, c.emit("multiply", holes[place], state)) if holes else gate
+
+    i = f(c, peep(i, 0, memory))
+    if coupled:
+        forget = c.emit("subtract", c.scalar(1, "float32"), i)
+    else:
+        forget = f(c, peep(forget, 2, memory))
+    memory = c.emit("add", c.emit("multiply", forget, memory), c.emit("multiply", i, g(c, new)))
+    return c.emit("multiply", f(c, peep(o, 1, memory)), h(c, memory)), memory
+
+
+# -- activations ------------------------------------------------------------------------------
+def _functions(cell: dict[str, object], d: int) -> list[Callable[[NodeContext, str], str]]:
+    """Return f, g and h of direction `d`; the clip bounds what enters f and g."""
+    names, alpha, beta = (tuple(cell[k])[3 * d : 3 * d + 3] for k in ("activations", "alpha", "beta"))  # type: ignore[call-overload]
+    clips = (cell["clip"], cell["clip"], None)
+    return [_function(*four) for four in zip(names, alpha, beta, clips, strict=True)]
+
+
+def _function(name: str, alpha: float, beta: float, clip: float | None) -> Callable[[NodeContext, str], str]:
+    def apply(c: NodeContext, x: str) -> str:
+        if clip is not None:
+            x = c.emit("clip", x, min=-clip, max=clip)
+        return activate(c, name, x, alpha, beta)
+
+    return apply
+
+
+def activate(c: NodeContext, name: str, x: str, alpha: float, beta: float) -> str:
+    """Return an activation of ONNX's recurrent layers of a float32 value."""
+    def number(value: float) -> str:
+        return c.scalar(value, "float32")
+
+    def affine(value: str) -> str:
+        return c.emit("add", c.emit("multiply", value, number(alpha)), number(beta))
+
+    match name:
+        case "relu" | "tanh" | "sigmoid" | "softplus":
+            return c.emit(name, x)
+        case "affine":
+            return affine(x)
+        case "hardsigmoid":
+            return c.emit("clip", affine(x), min=0.0, max=1.0)
+        case "leakyrelu":
+            return c.emit("leaky_relu", x, alpha=alpha)
+        case "thresholdedrelu":
+            return c.emit("where", c.emit("greater", x, number(alpha)), x, number(0))
+        case "scaledtanh":
+            scaled = c.emit("tanh", c.emit("multiply", x, number(beta)))
+            return c.emit("multiply", scaled, number(alpha))
+        case "elu":
+            low = c.emit("multiply", c.emit("expm1", x), number(alpha))
+            return c.emit("where", c.emit("less", x, number(0)), low, x)
+        case "softsign":
+            return c.emit("divide", x, c.emit("add", c.emit("abs", x), number(1)))
+    raise c.refuse(f"its activation {name!r} is not one of the standard's")
+
+
+CONTRIB_RECURRENT: dict[str, Converter] = {"DynamicQuantizeLSTM": _dynamic_quantize_lstm}

@@ -1,0 +1,13 @@
+"""The com.microsoft operators that exporters and ONNX Runtime's optimizers emit."""
+
+from hcomp.capture.context import Converter
+from hcomp.capture.onnx_ops.contrib_quantized_matmul import QUANTIZED_MATMUL
+from hcomp.capture.onnx_ops.contrib_recurrent import CONTRIB_RECURRENT
+from hcomp.capture.onnx_ops.quantize import QUANTIZE
+
+CONTRIB: dict[str, Converter] = {
+    "QuantizeLinear": QUANTIZE["QuantizeLinear"],
+    "DequantizeLinear": QUANTIZE["DequantizeLinear"],
+    **QUANTIZED_MATMUL,
+    **CONTRIB_RECURRENT,
+}
