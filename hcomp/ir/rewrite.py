@@ -175,9 +175,7 @@ class Editor:
         count = self._reads.get(name, 0)
         for old in {name, *self._aliases.get(name, ())}:
             count += old in self.before.outputs
-            count += sum(
-                self._index[id(node)] > self._position for node in self.before.users.get(old, ())
-            )
+            count += sum(self._index[id(node)] > self._position for node in self.before.users.get(old, ()))
         return count
 
     # -- what rules do -----------------------------------------------------------------------
@@ -207,6 +205,16 @@ class Editor:
         outputs = tuple(Value(self._names.unique(n), t) for n, t in zip(names, found, strict=True))
         self._append(Node(op, tuple(inputs), outputs, full, origin=self.origin))
         return tuple(v.name for v in outputs)
+
+    def put(self, node: Node) -> tuple[str, ...]:
+        """Add a node that the rule has made itself, in place of the one at hand; its outputs' names.
+
+        For nodes whose types are not inferred: `if`, `loop` and `extern`.
+        """
+        names = tuple(v.name for v in node.outputs)
+        self._names.reserve(names)
+        self._append(node)
+        return names
 
     def inline(self, body: Graph, arguments: Sequence[str]) -> tuple[str, ...]:
         """Add the nodes of a subgraph with `arguments` as its inputs; return its outputs."""
@@ -264,9 +272,7 @@ class Editor:
         if unchanged:
             return before
         constants = tuple(self._constants.values())
-        return without_dead(
-            Graph(before.name, self._inputs, constants, tuple(self._nodes), outputs)
-        )
+        return without_dead(Graph(before.name, self._inputs, constants, tuple(self._nodes), outputs))
 
     def _append(self, node: Node) -> None:
         self._nodes.append(node)
@@ -282,8 +288,7 @@ class Editor:
             self._bind(value.type, self.types[name], self._scope)
             if not _fits(substitute_type(value.type, self._scope.sizes), self.types[name]):
                 raise PassError(
-                    f"{node.label}: %{value.name} is {value.type}, its replacement %{name} is "
-                    f"{self.types[name]}"
+                    f"{node.label}: %{value.name} is {value.type}, its replacement %{name} is {self.types[name]}"
                 )
             self._scope.values[value.name] = name
             self._aliases.setdefault(name, []).append(value.name)
@@ -302,9 +307,7 @@ class Editor:
         """Return an old node in terms of the new graph; the same object where nothing changed."""
         inputs = tuple(scope.resolve(name) if name else "" for name in node.inputs)
         moved = again or any(
-            self.types[new] != scope.types[old]
-            for new, old in zip(inputs, node.inputs, strict=True)
-            if new
+            self.types[new] != scope.types[old] for new, old in zip(inputs, node.inputs, strict=True) if new
         )
         if inputs == node.inputs and not moved and not scope.sizes and not node.graphs:
             return node
