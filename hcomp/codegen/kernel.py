@@ -151,9 +151,7 @@ class Kernel:
     def tensor(self, index: int) -> Tensor:
         """Return input `index` as a TE tensor; asking makes it a parameter of the kernel."""
         if index not in self._tensors:
-            self._tensors[index] = te.placeholder(
-                self.dims(self.shape(index)), self.dtype(index), f"in{index}"
-            )
+            self._tensors[index] = te.placeholder(self.dims(self.shape(index)), self.dtype(index), f"in{index}")
         return self._tensors[index]
 
     def read(self, index: int, position: Sequence[Expr]) -> Expr:
@@ -169,8 +167,7 @@ class Kernel:
         own = self.shape(index)
         tail = position[len(position) - len(own) :]
         places = [
-            self._place(have, want, i)
-            for have, want, i in zip(own, shape[len(shape) - len(own) :], tail, strict=True)
+            self._place(have, want, i) for have, want, i in zip(own, shape[len(shape) - len(own) :], tail, strict=True)
         ]
         return self.read(index, places)
 
@@ -207,9 +204,7 @@ class Kernel:
         """Return a reduction axis of `size` steps."""
         return te.reduce_axis((tirx.IntImm("int64", 0), self.dim(size)), name)
 
-    def finish(
-        self, outputs: Sequence[Tensor], guards: int
-    ) -> tuple[Any, tuple[int, ...], tuple[str, ...]]:
+    def finish(self, outputs: Sequence[Tensor], guards: int) -> tuple[Any, tuple[int, ...], tuple[str, ...]]:
         """Return the TIR function, the inputs it takes, and the symbols it takes behind them.
 
         The results of `guards` checks stand between inputs and symbols; they are not read, only

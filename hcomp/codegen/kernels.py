@@ -70,7 +70,7 @@ def build_region(
             start = _lap(seconds, "lower", start)
             executable = relax.build(module, target, relax_pipeline=None, exec_mode="compiled")
             _lap(seconds, "machine code", start)
-    except (tvm.error.TVMError, ValueError, TypeError, RuntimeError) as error:
+    except (tvm.error.InternalError, ValueError, TypeError, RuntimeError) as error:
         raise CodegenError(f"region {name}: TVM refuses it: {first_line(error)}") from error
     return BuiltRegion(
         executable,
@@ -94,9 +94,9 @@ def _fuse(module: Module) -> tuple[Module, bool]:
     transform = relax.transform
     module = transform.AnnotateTIROpPattern()(module)
     try:
-        fused = tvm.transform.Sequential(
-            [transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination()]
-        )(module)
+        fused = tvm.transform.Sequential([transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination()])(
+            module
+        )
     except (tvm.error.InternalError, RuntimeError) as error:
         if _FUSION_FAULT not in str(error):
             raise

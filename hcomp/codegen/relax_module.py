@@ -71,9 +71,7 @@ class Lowering:
     values: dict[str, Value] = field(default_factory=dict)
     packed: dict[str, tuple[Expr, Array]] = field(default_factory=dict)
     _variables: dict[str, Any] = field(default_factory=dict)
-    _functions: dict[Any, tuple[Any, tuple[int, ...], tuple[str, ...]]] = field(
-        default_factory=dict
-    )
+    _functions: dict[Any, tuple[Any, tuple[int, ...], tuple[str, ...]]] = field(default_factory=dict)
 
     def dim(self, dim: DimLike) -> Any:
         """Return a dimension over the module's own variables."""
@@ -154,18 +152,14 @@ class Lowering:
         if key not in self._functions:
             kernel = Kernel(attrs, types, outputs, scalars)
             made = body(kernel)
-            function, used, extra = kernel.finish(
-                made if isinstance(made, tuple) else (made,), len(after)
-            )
+            function, used, extra = kernel.finish(made if isinstance(made, tuple) else (made,), len(after))
             variable = self.builder.add_func(function, identifier(op))
             self._functions[key] = (variable, used, extra)
         variable, used, extra = self._functions[key]
         arguments = [self.expr(inputs[i]) for i in used]
         arguments += [*after, *(self.variable(n) for n in extra)]
         out = [self.relax_type(t) for t in outputs]
-        called = self.builder.emit(
-            relax.call_tir(variable, relax.Tuple(arguments), out[0] if len(out) == 1 else out)
-        )
+        called = self.builder.emit(relax.call_tir(variable, relax.Tuple(arguments), out[0] if len(out) == 1 else out))
         if len(out) == 1:
             return called
         return tuple(self.builder.emit(relax.TupleGetItem(called, i)) for i in range(len(out)))
@@ -192,9 +186,7 @@ class Lowering:
         function = checked(function, f"{node.label}: {problem}")
         variable = self.builder.add_func(function, "guard")
         arguments = [self.expr(inputs[i]) for i in used] + [self.variable(n) for n in extra]
-        return self.builder.emit(
-            relax.call_tir(variable, relax.Tuple(arguments), self.relax_type(FLAG))
-        )
+        return self.builder.emit(relax.call_tir(variable, relax.Tuple(arguments), self.relax_type(FLAG)))
 
     def _broadcast_guards(self, node: Node) -> list[Expr]:
         """Return checks that sizes broadcast, where only run time can tell."""
@@ -218,9 +210,7 @@ def _tensor_type(value_type: Any) -> TensorType:
     return value_type
 
 
-def lower_region(
-    graph: Graph, rules: Mapping[str, Rule] | None = None
-) -> LoweredRegion:
+def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> LoweredRegion:
     """Return the Relax module of a region.
 
     Args:

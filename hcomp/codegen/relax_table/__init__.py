@@ -10,7 +10,7 @@ from typing import Any
 
 from hcomp.codegen.kernel import KernelBody
 from hcomp.codegen.relax_module import Lowering, Rule
-from hcomp.codegen.relax_table import elementwise, index, linear, reduce, shape, views
+from hcomp.codegen.relax_table import elementwise, index, linear, pool, reduce, scans, shape, views
 from hcomp.ir.graph import Node
 
 KERNELS: dict[str, KernelBody] = {
@@ -18,6 +18,8 @@ KERNELS: dict[str, KernelBody] = {
     **shape.KERNELS,
     **reduce.KERNELS,
     **linear.KERNELS,
+    **pool.KERNELS,
+    **scans.KERNELS,
 }
 """Operators that are one kernel and need no more."""
 

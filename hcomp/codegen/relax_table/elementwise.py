@@ -57,8 +57,8 @@ def _where(kernel: Kernel) -> Tensor:
 
 def _isinf(attrs: Any, x: Expr) -> Expr:
     infinite = constant(math.inf, str(x.ty.dtype))
-    tests = [x == infinite] if attrs["positive"] else []
-    tests += [x == -infinite] if attrs["negative"] else []
+    tests = [tirx.EQ(x, infinite)] if attrs["positive"] else []
+    tests += [tirx.EQ(x, -infinite)] if attrs["negative"] else []
     if not tests:
         return tirx.const(False, "bool")
     return tests[0] if len(tests) == 1 else tirx.Or(*tests)

@@ -8,12 +8,14 @@ indices are constant and were checked here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from tvm import te, tirx
 
-from hcomp.codegen.kernel import FLAG, Expr, Kernel, KernelBody, Tensor
+from hcomp.codegen.kernel import FLAG, Expr, Kernel, KernelBody, Tensor, wide, wide_dtype
 from hcomp.codegen.relax_module import Lowering, Rule
+from hcomp.codegen.relax_table import scalar
+from hcomp.codegen.relax_table.loops import nest, statements, store
 from hcomp.codegen.relax_table.reduce import reduced
 from hcomp.codegen.relax_table.shape import int64
 from hcomp.dims import DimLike
@@ -37,9 +39,7 @@ def _outside(index: Expr, size: Expr) -> Expr:
     return tirx.Select(wrong, tirx.const(1, FLAG.dtype), tirx.const(0, FLAG.dtype))
 
 
-def index_guard(
-    lowering: Lowering, node: Node, axes: Sequence[int], depth_last: bool
-) -> list[Expr]:
+def index_guard(lowering: Lowering, node: Node, axes: Sequence[int], depth_last: bool) -> list[Expr]:
     """Return the check of the node's indices against the sizes of `axes`, or none if they fit.
 
     Args:
@@ -99,7 +99,8 @@ def _gather_elements(kernel: Kernel) -> Tensor:
     size = kernel.dim(shape[axis])
 
     def pick(*i: Expr) -> Expr:
-        return kernel.read(0, (*i[:axis], inside(kernel.read(1, i), size), *i[axis + 1 :]))
+        index = inside(kernel.read(1, i), size)
+        return kernel.read(0, [index if a == axis else _held(kernel, a, p) for a, p in enumerate(i)])
 
     return kernel.compute(pick)
 
@@ -115,6 +116,64 @@ def _gather_nd(kernel: Kernel) -> Tensor:
         return kernel.read(0, (*i[:batch], *at, *i[lead:]))
 
     return kernel.compute(pick)
+
+
+_COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "none": lambda old, new: new,
+    "add": scalar.add,
+    "mul": scalar.multiply,
+    "max": scalar.maximum,
+    "min": scalar.minimum,
+}
+Address: TypeAlias = Callable[[Kernel, Any, Sequence[Expr]], list[Expr]]
+"""Gives where an update goes: from the kernel, the indices' buffer and the update's position."""
+
+
+def _scatter(address: Address) -> KernelBody:
+    """Return a kernel that copies the data and then writes one update after the other."""
+
+    def body(kernel: Kernel) -> Tensor:
+        shape, dtype = kernel.shape(0), kernel.out_dtype
+        held = wide_dtype(dtype)
+        combine = _COMBINE[kernel.attrs["reduction"]]
+
+        def emit(ins: Sequence[Any], outs: Sequence[Any]) -> None:
+            data, indices, updates = ins
+            with nest(kernel, shape) as at:
+                store(outs[0], at, wide(data[tuple(at)]))
+            with nest(kernel, kernel.shape(2)) as i:
+                place = address(kernel, indices, i)
+                store(outs[0], place, combine(outs[0][tuple(place)], wide(updates[tuple(i)])))
+
+        inputs = [kernel.tensor(n) for n in range(3)]
+        (made,) = statements(kernel, inputs, [(shape, held)], emit, "scatter")
+        return made if held == dtype else kernel.compute(lambda *i: made(*i))
+
+    return body
+
+
+def _element_address(kernel: Kernel, indices: Any, i: Sequence[Expr]) -> list[Expr]:
+    shape = kernel.shape(0)
+    axis = kernel.attrs["axis"] % len(shape)
+    index = inside(indices[tuple(i)], kernel.dim(shape[axis]))
+    return [index if a == axis else _held(kernel, a, p) for a, p in enumerate(i)]
+
+
+def _held(kernel: Kernel, axis: int, position: Expr) -> Expr:
+    """Return a position of the indices as one of the data, which may not be smaller there."""
+    data, indices = kernel.shape(0)[axis], kernel.shape(1)[axis]
+    if data == indices or (isinstance(data, int) and isinstance(indices, int) and indices <= data):
+        return position
+    return tirx.min(position, kernel.dim(data) - int64(1))
+
+
+def _nd_address(kernel: Kernel, indices: Any, i: Sequence[Expr]) -> list[Expr]:
+    shape, lead = kernel.shape(0), len(kernel.shape(1)) - 1
+    depth = kernel.shape(1)[-1]
+    assert isinstance(depth, int)
+    sizes = kernel.dims(shape[:depth])
+    at = [inside(indices[(*i[:lead], int64(d))], sizes[d]) for d in range(depth)]
+    return [*at, *i[lead:]]
 
 
 def _axis_rule(body: KernelBody) -> Rule:
@@ -151,4 +210,6 @@ RULES: dict[str, Rule] = {
     "take": _axis_rule(_take),
     "gather_elements": _axis_rule(_gather_elements),
     "gather_nd": _nd_rule(_gather_nd, _batch_dims),
+    "scatter_elements": _axis_rule(_scatter(_element_address)),
+    "scatter_nd": _nd_rule(_scatter(_nd_address), lambda node: 0),
 }

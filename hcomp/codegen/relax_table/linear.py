@@ -5,7 +5,7 @@ Float16 and bfloat16 products are added up in float32; integers in the output's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -13,7 +13,7 @@ from tvm import tirx
 from hcomp.codegen.kernel import Expr, Kernel, KernelBody, Tensor, constant, wide_dtype
 from hcomp.codegen.relax_table.reduce import reduced, reducer
 from hcomp.codegen.relax_table.shape import int64
-from hcomp.dims import DimLike
+from hcomp.dims import DimLike, floordiv
 
 
 def _accumulate(kernel: Kernel, a: Expr, b: Expr) -> Expr:
@@ -33,9 +33,7 @@ def _matmul(kernel: Kernel) -> Tensor:
         lead = len(own) - len(matrix)
         tail = batch[len(batch) - lead :]
         # The trailing pair is read as it is: only the leading dimensions broadcast.
-        return kernel.spread(
-            index, [*at[len(batch) - lead :], *matrix], (*tail, *own[lead:])
-        )
+        return kernel.spread(index, [*at[len(batch) - lead :], *matrix], (*tail, *own[lead:]))
 
     def term(*i: Expr) -> Expr:
         at = i[: len(batch)]
@@ -46,36 +44,58 @@ def _matmul(kernel: Kernel) -> Tensor:
     return _sum(kernel, term, [step], [a_shape[-1]], "matmul")
 
 
-def _sum(
-    kernel: Kernel, term: Any, steps: Sequence[Expr], sizes: Sequence[DimLike], name: str
-) -> Tensor:
+def _sum(kernel: Kernel, term: Any, steps: Sequence[Expr], sizes: Sequence[DimLike], name: str) -> Tensor:
     zero = constant(0, wide_dtype(kernel.out_dtype))
     return reduced(kernel, reducer("sum"), term, steps, sizes, zero, name)
 
 
-def _padded(
-    kernel: Kernel, fill: Expr, padding: Sequence[DimLike], extra: Sequence[DimLike]
-) -> Any:
-    """Return a function that reads the data at a padded position; `extra` pads more at the ends."""
+def padded(
+    kernel: Kernel,
+    fill: Expr,
+    begins: Sequence[DimLike],
+    reach: Sequence[DimLike],
+    spacing: Sequence[int] = (),
+) -> Callable[[Sequence[Expr]], Expr]:
+    """Return a function that reads input 0 with `fill` around (and, by `spacing`, between) it.
+
+    Args:
+        kernel: the kernel, whose input 0 is [N, C, *spatial].
+        fill: what stands outside.
+        begins: for each spatial axis, how much stands in front.
+        reach: the spatial sizes that are read, padding included.
+        spacing: steps between neighbours; more than 1 puts `fill` between them.
+    """
     own = kernel.shape(0)
-    n = len(own) - 2
-    ends = [padding[a + n] + extra[a] for a in range(n)]
-    if all(p == 0 for p in (*padding[:n], *ends)):
+    spaced = any(s != 1 for s in spacing)
+    within = all(
+        b == 0 and (r == s or (isinstance(r, int) and isinstance(s, int) and r <= s))
+        for b, r, s in zip(begins, reach, own[2:], strict=True)
+    )
+    if within and not spaced:
         return lambda position: kernel.read(0, position)
-    shape = (*own[:2], *(own[a + 2] + padding[a] + ends[a] for a in range(n)))
-    begins = kernel.dims(padding[:n])
+    before = kernel.dims(begins)
+    sizes = kernel.dims(own[2:])
 
     def value(*i: Expr) -> Expr:
-        source = [p - b for p, b in zip(i[2:], begins, strict=True)]
-        tests = [
-            test
-            for p, size in zip(source, own[2:], strict=True)
-            for test in (p >= int64(0), p < kernel.dim(size))
-        ]
+        source = [p - b for p, b in zip(i[2:], before, strict=True)]
+        tests = []
+        if spaced:
+            steps = [int64(s) for s in spacing]
+            tests += [tirx.floormod(p, s) == int64(0) for p, s in zip(source, steps, strict=True)]
+            source = [tirx.floordiv(p, s) for p, s in zip(source, steps, strict=True)]
+        for p, size in zip(source, sizes, strict=True):
+            tests += [p >= int64(0), p < size]
         return tirx.if_then_else(tirx.all(*tests), kernel.read(0, (*i[:2], *source)), fill)
 
-    made = kernel.compute(value, shape=shape, name="pad_temp")
+    made = kernel.compute(value, shape=(*own[:2], *reach), name="pad_temp")
     return lambda position: made(*position)
+
+
+def window_reach(
+    out: Sequence[DimLike], window: Sequence[DimLike], strides: Sequence[int], dilation: Sequence[int]
+) -> list[DimLike]:
+    """Return how far the windows of `out` positions reach along each spatial axis."""
+    return [(o - 1) * s + (w - 1) * d + 1 for o, w, s, d in zip(out, window, strides, dilation, strict=True)]
 
 
 def _conv(kernel: Kernel) -> Tensor:
@@ -83,26 +103,54 @@ def _conv(kernel: Kernel) -> Tensor:
     n = len(data) - 2
     groups, strides, dilation = attrs["groups"], attrs["strides"], attrs["dilation"]
     zero = constant(0, kernel.dtype())
-    read = _padded(kernel, zero, attrs["padding"], [0] * n)
+    reach = window_reach(kernel.out_shape[2:], weight[2:], strides, dilation)
+    if not any(attrs["padding"]):
+        reach = list(data[2:])  # the windows lie inside, whatever the sizes
+    read = padded(kernel, zero, attrs["padding"][:n], reach)
     channel = kernel.axis(weight[1], "rc")
     taps = [kernel.axis(weight[a + 2], f"r{a}") for a in range(n)]
-    per_group = kernel.dim(weight[0]) // int64(groups) if groups != 1 else None
+    per_group = kernel.dim(floordiv(weight[0], groups)) if groups != 1 else None
 
     def term(*i: Expr) -> Expr:
         source = channel
         if per_group is not None:
             source = tirx.floordiv(i[1], per_group) * kernel.dim(weight[1]) + channel
-        spatial = [
-            i[a + 2] * int64(strides[a]) + taps[a] * int64(dilation[a]) for a in range(n)
-        ]
-        return _accumulate(
-            kernel, read((i[0], source, *spatial)), kernel.read(1, (i[1], channel, *taps))
-        )
+        spatial = [i[a + 2] * int64(strides[a]) + taps[a] * int64(dilation[a]) for a in range(n)]
+        return _accumulate(kernel, read((i[0], source, *spatial)), kernel.read(1, (i[1], channel, *taps)))
 
     return _sum(kernel, term, [channel, *taps], weight[1:], "conv")
 
 
+def _conv_transpose(kernel: Kernel) -> Tensor:
+    """Spread the input by the strides, then convolve with the turned kernel."""
+    attrs, weight = kernel.attrs, kernel.shape(1)
+    n = len(weight) - 2
+    groups, dilation = attrs["groups"], attrs["dilation"]
+    zero = constant(0, kernel.dtype())
+    margin = [(weight[a + 2] - 1) * dilation[a] for a in range(n)]
+    begins = [margin[a] - attrs["padding"][a] for a in range(n)]
+    reach = [o + m for o, m in zip(kernel.out_shape[2:], margin, strict=True)]
+    read = padded(kernel, zero, begins, reach, attrs["strides"])
+    each_in = floordiv(kernel.shape(0)[1], groups)
+    channel = kernel.axis(each_in, "rc")
+    taps = [kernel.axis(weight[a + 2], f"r{a}") for a in range(n)]
+    each_out = kernel.dim(weight[1])
+
+    def term(*i: Expr) -> Expr:
+        source, filters = channel, i[1]
+        if groups != 1:
+            source = tirx.floordiv(i[1], each_out) * kernel.dim(each_in) + channel
+            filters = tirx.floormod(i[1], each_out)
+        spatial = [i[a + 2] + taps[a] * int64(dilation[a]) for a in range(n)]
+        turned = [kernel.dim(weight[a + 2] - 1) - taps[a] for a in range(n)]
+        return _accumulate(kernel, read((i[0], source, *spatial)), kernel.read(1, (source, filters, *turned)))
+
+    sizes = [each_in, *weight[2:]]
+    return _sum(kernel, term, [channel, *taps], sizes, "conv_transpose")
+
+
 KERNELS: dict[str, KernelBody] = {
+    "conv_transpose": _conv_transpose,
     "matmul": _matmul,
     "conv": _conv,
 }

@@ -73,9 +73,7 @@ def reduced(
     """
     if any(s == 0 for s in sizes):
         return kernel.compute(lambda *_: start)
-    total = kernel.compute(
-        lambda *i: function(term(*i), axis=list(steps)), shape=kernel.out_shape, name=name
-    )
+    total = kernel.compute(lambda *i: function(term(*i), axis=list(steps)), shape=kernel.out_shape, name=name)
     maybe_empty = [kernel.dim(s) for s in sizes if not isinstance(s, int)]
     if not maybe_empty:
         if wide_dtype(kernel.out_dtype) == kernel.out_dtype:
@@ -132,14 +130,28 @@ def _mean(kernel: Kernel) -> Tensor:
     axes, keep = reduced_axes(kernel.attrs, len(shape)), kernel.attrs["keepdims"]
     if not axes:
         return kernel.compute(lambda *i: kernel.read(0, i))
+    # Integers are added up in int64 and the quotient is truncated.
+    own = wide_dtype(kernel.dtype())
+    held = own if "float" in own else "int64"
+    count = _count(kernel, shape, axes, held)
+    if any(shape[a] == 0 for a in axes):
+        return kernel.compute(lambda *_: scalar.divide(constant(0, held), count))
     steps, join = along(kernel, axes, shape)
     total = kernel.compute(
-        lambda *i: _SUM(kernel.read(0, join(_kept(i, axes, keep))), axis=steps),
+        lambda *i: _SUM(kernel.read(0, join(_kept(i, axes, keep))).astype(held), axis=steps),
         shape=kernel.out_shape,
         name="sum",
     )
-    count = _count(kernel, shape, axes, wide_dtype(kernel.dtype()))
-    return kernel.compute(lambda *i: scalar.divide(total(*i), count))
+    empty = [kernel.dim(shape[a]) for a in axes if not isinstance(shape[a], int)]
+
+    def quotient(*i: Expr) -> Expr:
+        value = total(*i)
+        if empty:  # the loop has not run, so the sum is not set
+            none = tirx.any(*(e == tirx.IntImm("int64", 0) for e in empty))
+            value = tirx.Select(none, constant(0, held), value)
+        return scalar.divide(value, count)
+
+    return kernel.compute(quotient)
 
 
 def _row(kernel: Kernel, axis: int) -> tuple[Shape, Callable[..., list[Expr]]]:
@@ -169,19 +181,13 @@ def _softmax(log: bool) -> KernelBody:
 
         if log:
             total = kernel.compute(
-                lambda *i: _SUM(
-                    tirx.exp(kernel.read(0, insert(i, k2)) - largest(*i)), axis=k2
-                ),
+                lambda *i: _SUM(tirx.exp(kernel.read(0, insert(i, k2)) - largest(*i)), axis=k2),
                 shape=rows,
                 name="T_softmax_expsum",
             )
-            return kernel.compute(
-                lambda *i: kernel.read(0, i) - largest(*row(i)) - tirx.log(total(*row(i)))
-            )
+            return kernel.compute(lambda *i: kernel.read(0, i) - largest(*row(i)) - tirx.log(total(*row(i))))
         powers = kernel.compute(power, shape=shape, name="T_softmax_exp")
-        total = kernel.compute(
-            lambda *i: _SUM(powers(*insert(i, k2)), axis=k2), shape=rows, name="T_softmax_expsum"
-        )
+        total = kernel.compute(lambda *i: _SUM(powers(*insert(i, k2)), axis=k2), shape=rows, name="T_softmax_expsum")
         return kernel.compute(lambda *i: powers(*i) / total(*row(i)), name="T_softmax_norm")
 
     return body
@@ -199,12 +205,8 @@ def _norm(centred: bool) -> KernelBody:
 
         def mean_of(name: str, value: Callable[[Sequence[Expr], Sequence[Expr]], Expr]) -> Tensor:
             steps, join = along(kernel, axes, shape)
-            total = kernel.compute(
-                lambda *i: _SUM(value(i, join(i)), axis=steps), shape=shape[:first], name=name
-            )
-            return kernel.compute(
-                lambda *i: total(*i) / count, shape=shape[:first], name=f"{name}_mean"
-            )
+            total = kernel.compute(lambda *i: _SUM(value(i, join(i)), axis=steps), shape=shape[:first], name=name)
+            return kernel.compute(lambda *i: total(*i) / count, shape=shape[:first], name=f"{name}_mean")
 
         mean = mean_of("centre", lambda i, at: kernel.read(0, at)) if centred else None
 

@@ -113,12 +113,30 @@ def leaky_relu(attrs: Any, x: Expr) -> Expr:
 def clip(attrs: Any, x: Expr) -> Expr:
     """Return x held between the bounds that are given; NaN stays."""
     if attrs["min"] is not None:
-        low = same(x, attrs["min"])
+        low = _bound(x, attrs["min"])
         x = tirx.Select(tirx.LT(x, low), low, x)
     if attrs["max"] is not None:
-        high = same(x, attrs["max"])
+        high = _bound(x, attrs["max"])
         x = tirx.Select(tirx.GT(x, high), high, x)
     return x
+
+
+def _bound(x: Expr, value: float) -> Expr:
+    """Return a bound in the type of `x`; for integers truncated and held inside their range."""
+    if is_float(x):
+        return same(x, value)
+    low, high = (0, 1) if is_bool(x) else integer_range(dtype_of(x))
+    if value != value or abs(value) == math.inf:
+        return same(x, low if value == -math.inf else high)
+    return same(x, sorted((low, int(value), high))[1])
+
+
+def integer_range(dtype: str) -> tuple[int, int]:
+    """Return the smallest and the largest number of an integer type."""
+    width = int("".join(c for c in dtype if c.isdigit()))
+    if dtype.startswith("uint"):
+        return 0, 2**width - 1
+    return -(2 ** (width - 1)), 2 ** (width - 1) - 1
 
 
 def sign(x: Expr) -> Expr:
@@ -195,12 +213,24 @@ def divide(a: Expr, b: Expr) -> Expr:
 def floor_divide(a: Expr, b: Expr) -> Expr:
     """Return a / b rounded down."""
     if is_float(a):
-        return tirx.floor(a / b)
+        return _float_floor_divide(a, b)
     if is_unsigned(a):
         return _safe(a, b, tirx.truncdiv)
     quotient, rest = _safe(a, b, tirx.truncdiv), _truncated_integer_mod(a, b)
     down = tirx.And(tirx.NE(rest, same(a, 0)), _signs_differ(rest, b))
     return tirx.Select(down, quotient - same(a, 1), quotient)
+
+
+def _float_floor_divide(a: Expr, b: Expr) -> Expr:
+    """Return what numpy's floor_divide gives: from the exact rest, so that 1 // 0.1 is 9."""
+    zero, one = same(a, 0.0), same(a, 1.0)
+    rest = libm2("fmod", a, b)
+    whole = (a - rest) / b
+    down = tirx.And(tirx.NE(rest, zero), _signs_differ(rest, b))
+    whole = tirx.Select(down, whole - one, whole)
+    floored = tirx.floor(whole)
+    near = tirx.Select(tirx.GT(whole - floored, same(a, 0.5)), floored + one, floored)
+    return tirx.Select(tirx.EQ(b, zero), a / b, near)
 
 
 def _safe(a: Expr, b: Expr, function: Callable[[Expr, Expr], Expr]) -> Expr:
@@ -272,26 +302,29 @@ _POWERS: dict[float, Callable[[Expr], Expr]] = {
 
 
 def _integer_power(a: Expr, b: Expr) -> Expr:
+    zero, one = same(a, 0), same(a, 1)
     if isinstance(b, tirx.IntImm) and 0 <= int(b) <= 8:
-        result = same(a, 1)
+        result = one
         for _ in range(int(b)):
             result = result * a
         return result
+    if is_unsigned(a):
+        return _power_steps(one, a, b, bits(a))
     # Square and multiply; each step is bound to variables, or the expression would double.
-    width = bits(a)
-    return _power_steps(same(a, 1), a, b, width)
+    raised = _power_steps(one, a, maximum(b, zero), bits(a) - 1)
+    odd = tirx.EQ(tirx.bitwise_and(b, one), one)
+    unit = tirx.Or(tirx.EQ(a, one), tirx.EQ(a, zero - one))
+    inverse = tirx.Select(unit, tirx.Select(odd, a, one), zero)
+    return tirx.Select(tirx.LT(b, zero), inverse, raised)
 
 
 def _power_steps(result: Expr, base: Expr, exponent: Expr, steps: int) -> Expr:
-    names = [tirx.Var(n, dtype_of(base)) for n in ("result", "base", "exponent")]
-    r, x, e = names
+    r, x, e = (tirx.Var(n, dtype_of(base)) for n in ("result", "base", "exponent"))
     one = same(x, 1)
     if steps == 0:
         return result
     odd = tirx.EQ(tirx.bitwise_and(e, one), one)
-    following = _power_steps(
-        tirx.Select(odd, r * x, r), x * x, tirx.shift_right(e, one), steps - 1
-    )
+    following = _power_steps(tirx.Select(odd, r * x, r), x * x, tirx.shift_right(e, one), steps - 1)
     return tirx.Let(r, result, tirx.Let(x, base, tirx.Let(e, exponent, following)))
 
 

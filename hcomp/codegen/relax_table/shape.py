@@ -9,6 +9,7 @@ from tvm import tirx
 
 from hcomp.codegen.kernel import Expr, Kernel, KernelBody, Tensor, constant, wide_dtype
 from hcomp.dims import DimLike
+from hcomp.errors import CodegenError
 
 
 def int64(value: int) -> Expr:
@@ -81,9 +82,7 @@ def _strided_slice(kernel: Kernel) -> Tensor:
     }
 
     def pick(*i: Expr) -> Expr:
-        return kernel.read(
-            0, [steps[a][0] + p * steps[a][1] if a in steps else p for a, p in enumerate(i)]
-        )
+        return kernel.read(0, [steps[a][0] + p * steps[a][1] if a in steps else p for a, p in enumerate(i)])
 
     return kernel.compute(pick)
 
@@ -95,10 +94,7 @@ def _tile(kernel: Kernel) -> Tensor:
     def pick(*i: Expr) -> Expr:
         return kernel.read(
             0,
-            [
-                p if r == 1 else tirx.floormod(p, kernel.dim(d))
-                for p, d, r in zip(i, own, repeats, strict=True)
-            ],
+            [p if r == 1 else tirx.floormod(p, kernel.dim(d)) for p, d, r in zip(i, own, repeats, strict=True)],
         )
 
     return kernel.compute(pick)
@@ -110,6 +106,17 @@ def _mirrored(position: Expr, size: Expr) -> Expr:
     period = tirx.max(two * size - two, one)
     folded = tirx.floormod(position, period)
     return tirx.Select(folded < size, folded, period - folded)
+
+
+def _repeated(mode: str, source: Expr, size: Expr) -> Expr:
+    match mode:
+        case "edge":
+            return tirx.max(tirx.min(source, size - int64(1)), int64(0))
+        case "reflect":
+            return _mirrored(source, size)
+        case "wrap":
+            return tirx.floormod(source, tirx.max(size, int64(1)))
+    raise CodegenError(f"the pad mode {mode!r} is not known")
 
 
 def _pad(kernel: Kernel) -> Tensor:
@@ -124,22 +131,17 @@ def _pad(kernel: Kernel) -> Tensor:
     def place(axis: int, position: Expr) -> Expr:
         if not padded[axis]:
             return position
-        source, size = position - begins[axis], sizes[axis]
-        match attrs["mode"]:
-            case "edge":
-                return tirx.max(tirx.min(source, size - int64(1)), int64(0))
-            case "reflect":
-                return _mirrored(source, size)
-            case "wrap":
-                return tirx.floormod(source, size)
-        raise ValueError(f"the pad mode {attrs['mode']!r} is not known")
+        # A negative entry crops: what is left is then repeated.
+        before, after = begins[axis], kernel.dim(attrs["padding"][axis + rank])
+        cut = tirx.max(int64(0) - before, int64(0))
+        size = sizes[axis] - cut - tirx.max(int64(0) - after, int64(0))
+        source = position - tirx.max(before, int64(0))
+        return cut + _repeated(attrs["mode"], source, size)
 
     return kernel.compute(lambda *i: kernel.read(0, [place(a, p) for a, p in enumerate(i)]))
 
 
-def _pad_constant(
-    kernel: Kernel, begins: Sequence[Expr], padded: Sequence[bool], sizes: Sequence[Expr]
-) -> Tensor:
+def _pad_constant(kernel: Kernel, begins: Sequence[Expr], padded: Sequence[bool], sizes: Sequence[Expr]) -> Tensor:
     dtype = kernel.out_dtype
     raw = kernel.attrs["value"]
     value = constant(bool(raw) if dtype == "bool" else raw, dtype)
@@ -147,10 +149,7 @@ def _pad_constant(
     def pick(*i: Expr) -> Expr:
         source = [p - b if pad else p for p, b, pad in zip(i, begins, padded, strict=True)]
         inside = [
-            test
-            for p, s, pad in zip(source, sizes, padded, strict=True)
-            if pad
-            for test in (p >= int64(0), p < s)
+            test for p, s, pad in zip(source, sizes, padded, strict=True) if pad for test in (p >= int64(0), p < s)
         ]
         found = kernel.read(0, source)
         if not inside:
@@ -165,9 +164,7 @@ def _flip(kernel: Kernel) -> Tensor:
     given = kernel.attrs["axis"]
     axes = {a % len(own) for a in (given if isinstance(given, tuple) else (given,))}
     last = [kernel.dim(d) - int64(1) for d in own]
-    return kernel.compute(
-        lambda *i: kernel.read(0, [last[a] - p if a in axes else p for a, p in enumerate(i)])
-    )
+    return kernel.compute(lambda *i: kernel.read(0, [last[a] - p if a in axes else p for a, p in enumerate(i)]))
 
 
 def _trilu(kernel: Kernel) -> Tensor:
