@@ -1,6 +1,7 @@
 """The converters of ONNX operators: one row an operator, (domain, operator) -> converter."""
 
 from hcomp.capture.context import Converter
+from hcomp.capture.onnx_ops.attention import ATTENTION
 from hcomp.capture.onnx_ops.cast import CAST
 from hcomp.capture.onnx_ops.contrib_table import CONTRIB
 from hcomp.capture.onnx_ops.control import CONTROL
@@ -20,11 +21,13 @@ from hcomp.capture.onnx_ops.reduce import REDUCE
 from hcomp.capture.onnx_ops.reduce_loss import LOSS
 from hcomp.capture.onnx_ops.reduce_scan import SCAN
 from hcomp.capture.onnx_ops.resize import RESIZE
+from hcomp.capture.onnx_ops.rotary import ROTARY
 from hcomp.capture.onnx_ops.shape import SHAPE
 from hcomp.capture.onnx_ops.shape_pad import PAD
 from hcomp.capture.onnx_ops.shape_parts import PARTS
 
 _STANDARD = (
+    ATTENTION,
     CAST,
     CONTROL,
     CONV,
@@ -43,6 +46,7 @@ _STANDARD = (
     LOSS,
     SCAN,
     RESIZE,
+    ROTARY,
     SHAPE,
     PAD,
     PARTS,

@@ -165,6 +165,10 @@ def integer_conv(c: NodeContext, x: str, w: str, x_zero: str, w_zero: str) -> st
     w_zero = _channels(c, w_zero, c.rank(w), 0) if w_zero else ""
     w, w_zero = centred(c, w, w_zero)
     x_zero = "" if is_zero(c, x_zero) else x_zero
+    if x_zero and c.const(x_zero) is None and any(p != 0 for p in _padding(window)):
+        # Padding is the zero point, which only the run knows: move it to 0 first.
+        x = c.emit("subtract", c.cast(x, "int32"), c.cast(x_zero, "int32"))
+        w, x_zero = c.cast(w, "int32"), ""
     x, window = _padded(c, x, x_zero, window)
     result = c.emit("conv", x, w, out_dtype="int32", **window)
     rank = c.rank(w)
@@ -179,17 +183,20 @@ def integer_conv(c: NodeContext, x: str, w: str, x_zero: str, w_zero: str) -> st
     return result
 
 
+def _padding(window: dict[str, object]) -> tuple[DimLike, ...]:
+    return tuple(window["padding"])  # type: ignore[arg-type]
+
+
 def _padded(
     c: NodeContext, x: str, x_zero: str, window: dict[str, object]
 ) -> tuple[str, dict[str, object]]:
     """Return `x` padded with its zero point where there is one, and the window that remains."""
-    padding = tuple(window["padding"])  # type: ignore[arg-type]
+    padding = _padding(window)
     if not x_zero or all(p == 0 for p in padding):
         return x, window
     n = len(padding) // 2
     zero = c.const(x_zero)
-    if zero is None:
-        raise c.refuse("its input's zero point is known only at run time, and it pads")
+    assert zero is not None
     around = (0, 0, *padding[:n], 0, 0, *padding[n:])
     x = c.emit("pad", x, padding=around, mode="constant", value=int(zero.reshape(-1)[0]))
     return x, {**window, "padding": (0,) * (2 * n)}
