@@ -121,10 +121,15 @@ def _suppress(corners: Array, order: Array, limit: int, threshold: np.float32) -
     return kept
 
 
-def _generator(seed: float | None) -> np.random.Generator:
-    """Return a generator; the same seed gives the same numbers, None different ones each time."""
+def _generator(seed: float | None) -> np.random.Generator | np.random.RandomState:
+    """Return a generator; the same seed gives the same numbers, None different ones each time.
+
+    Whole seeds give numpy's legacy stream: what the ONNX standard's own examples draw.
+    """
     if seed is None:
         return np.random.default_rng()
+    if float(seed).is_integer() and 0 <= seed < 2**32:
+        return np.random.RandomState(int(seed))
     return np.random.default_rng(int.from_bytes(struct.pack("<d", float(seed)), "little"))
 
 

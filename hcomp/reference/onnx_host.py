@@ -10,9 +10,7 @@ import numpy as np
 from hcomp.reference.numeric import Array, Function
 
 
-def onnx_reshape(
-    x: Array, shape: Array, *, allowzero: bool = False, rank: int | None = None
-) -> Array:
+def onnx_reshape(x: Array, shape: Array, *, allowzero: bool = False, rank: int | None = None) -> Array:
     """Return x in a shape where 0 keeps a size (unless `allowzero`) and -1 is what is left.
 
     Raises:
@@ -22,9 +20,7 @@ def onnx_reshape(
     sizes = [int(s) for s in shape]
     if not allowzero:
         if any(s == 0 and i >= x.ndim for i, s in enumerate(sizes)):
-            raise ValueError(
-                f"shape {sizes} keeps a dimension that a tensor of rank {x.ndim} lacks"
-            )
+            raise ValueError(f"shape {sizes} keeps a dimension that a tensor of rank {x.ndim} lacks")
         sizes = [x.shape[i] if s == 0 else s for i, s in enumerate(sizes)]
     return x.reshape(sizes)
 
@@ -86,9 +82,7 @@ def onnx_pad(
     return result
 
 
-def onnx_center_crop_pad(
-    x: Array, sizes: Array, *, axes: Sequence[int], rank: int | None = None
-) -> Array:
+def onnx_center_crop_pad(x: Array, sizes: Array, *, axes: Sequence[int], rank: int | None = None) -> Array:
     """Return x cropped or padded with zeros about the centre, to `sizes` along `axes`."""
     del rank
     for axis, size in zip(axes, (int(s) for s in sizes), strict=True):
@@ -102,6 +96,38 @@ def onnx_center_crop_pad(
             widths[axis] = (begin, size - have - begin)
             x = np.pad(x, widths)
     return x
+
+
+def onnx_col2im(
+    x: Array,
+    image: Array,
+    block: Array,
+    *,
+    strides: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    rank: int | None = None,
+) -> Array:
+    """Return [N, C, *image]: the columns x [N, C * elements of a block, L] added where they overlap.
+
+    Sums are taken in float64 and rounded once.
+    """
+    del rank
+    sizes, kernel = [int(s) for s in image], [int(k) for k in block]
+    n = len(sizes)
+    room = [size + padding[i] + padding[i + n] for i, size in enumerate(sizes)]
+    counts = [(room[i] - (kernel[i] - 1) * dilation[i] - 1) // strides[i] + 1 for i in range(n)]
+    columns = x.reshape(x.shape[0], -1, *kernel, *counts)
+    total = np.zeros((*columns.shape[:2], *room), np.float64)
+    lead = (slice(None), slice(None))
+    for offset in np.ndindex(*kernel):
+        span = tuple(
+            slice(o * d, o * d + (count - 1) * s + 1, s)
+            for o, d, s, count in zip(offset, dilation, strides, counts, strict=True)
+        )
+        total[lead + span] += columns[lead + offset].astype(np.float64)
+    inner = tuple(slice(padding[i], padding[i] + size) for i, size in enumerate(sizes))
+    return total[lead + inner].astype(x.dtype)
 
 
 def onnx_range(start: Array, limit: Array, delta: Array, *, rank: int | None = None) -> Array:
@@ -136,6 +162,7 @@ TABLE: dict[str, Function] = {
         onnx_slice,
         onnx_pad,
         onnx_center_crop_pad,
+        onnx_col2im,
         onnx_range,
         onnx_shape,
         onnx_size,

@@ -9,7 +9,7 @@ import numpy as np
 
 from hcomp.capture.context import Converter, NodeContext
 from hcomp.capture.onnx_ops.reduce_scan import product
-from hcomp.capture.onnx_ops.shape import whole_numbers
+from hcomp.capture.onnx_ops.shape import length, whole_numbers
 from hcomp.dims import Dim, DimLike, ceildiv, dim_max, floordiv
 
 
@@ -111,7 +111,13 @@ def _col2im(c: NodeContext) -> str:
     """Col2Im: overlapping blocks added up: a transposed convolution by the identity."""
     image, block = c.known(1), c.known(2)
     if image is None or block is None:
-        raise c.refuse("its image or block shape is known only at run time")
+        axes = length(c, 2)
+        if axes is None:
+            raise c.refuse("the number of its spatial axes is known only at run time")
+        return c.emit(
+            "onnx_col2im", 0, 1, 2, rank=axes + 2, strides=c.attr("strides", (1,) * axes),
+            dilation=c.attr("dilations", (1,) * axes), padding=c.attr("pads", (0,) * (2 * axes)),
+        )  # fmt: skip
     kernel = whole_numbers(c, block, "block sizes")
     n = len(kernel)
     strides = tuple(c.attr("strides", (1,) * n))
@@ -121,13 +127,8 @@ def _col2im(c: NodeContext) -> str:
     elements = product(kernel)
     channels = floordiv(rows, elements)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-    counts = [
-        floordiv(size + pads[i] + pads[i + n] - spans[i], strides[i]) + 1
-        for i, size in enumerate(image)
-    ]
-    reached = [
-        (counts[i] - 1) * strides[i] + spans[i] - pads[i] - pads[i + n] for i in range(n)
-    ]
+    counts = [floordiv(size + pads[i] + pads[i + n] - spans[i], strides[i]) + 1 for i, size in enumerate(image)]
+    reached = [(counts[i] - 1) * strides[i] + spans[i] - pads[i] - pads[i + n] for i in range(n)]
     columns = c.reshape(0, (batch * channels, elements, *counts))
     if isinstance(elements, Dim):
         raise c.refuse("its block sizes are not numbers")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ def _text(values: Sequence[str]) -> Any:
     return result
 
 
-_FORMS = {
+_FORMS: dict[str, Callable[[Any], Any]] = {
     "value": to_array,
     "sparse_value": _dense,
     "value_int": lambda v: np.array(v, np.int64),
@@ -65,9 +65,7 @@ def _constant_of_shape(c: NodeContext) -> str:
     if shape is not None:
         return c.emit("full", shape=tuple(shape), **settings)
     bound, dtypes = {"shape": c.input(0)}, [settings["dtype"]]
-    return c.b.dynamic(
-        "full", [], static=settings, bound=bound, dtypes=dtypes, rank=length(c, 0)
-    )[0]
+    return c.b.dynamic("full", [], static=settings, bound=bound, dtypes=dtypes, rank=length(c, 0))[0]
 
 
 def _range(c: NodeContext) -> str:
@@ -99,6 +97,7 @@ def _eye_like(c: NodeContext) -> str:
 
 def _dropout(c: NodeContext) -> Sequence[str]:
     """Dropout: the data itself and a mask of ones, or in training a random choice."""
+    # Drawn in double precision, as the standard's own reference does: the same seed, the same mask.
     seed = c.attr("seed")
     c.ignore("is_test")  # before opset 7 every model here is for inference
     ratio_attribute = c.attr("ratio", 0.5)
@@ -108,14 +107,14 @@ def _dropout(c: NodeContext) -> Sequence[str]:
         mask_dtype = c.dtype(0) if c.opset < 10 else "bool"
         mask = c.emit("full", shape=c.shape(), value=1, dtype=mask_dtype) if c.wants(1) else ""
         return c.input(0), mask
-    dropped = c.cast(c.reshape(1, ()), "float32") if c.has(1) else c.scalar(0.5, "float32")
-    drawn = c.emit("random_uniform", shape=c.shape(), dtype="float32", seed=seed)
+    dropped = c.cast(c.reshape(1, ()), "float64") if c.has(1) else c.scalar(0.5, "float64")
+    drawn = c.emit("random_uniform", shape=c.shape(), dtype="float64", seed=seed)
     mask = c.emit("greater_equal", drawn, dropped)
     if training is None:
         mask = c.emit("logical_or", mask, c.emit("logical_not", c.reshape(2, ())))
-        dropped = c.emit("where", c.reshape(2, ()), dropped, c.scalar(0, "float32"))
-    kept = c.emit("subtract", c.scalar(1, "float32"), dropped)
-    scaled = c.emit("divide", c.cast(0, "float32"), kept)
+        dropped = c.emit("where", c.reshape(2, ()), dropped, c.scalar(0, "float64"))
+    kept = c.emit("subtract", c.scalar(1, "float64"), dropped)
+    scaled = c.emit("divide", c.cast(0, "float64"), kept)
     return c.cast(c.emit("where", mask, scaled, like(c, 0, scaled)), c.dtype(0)), mask
 
 
@@ -134,4 +133,3 @@ CREATION: dict[str, Converter] = {
     "EyeLike": _eye_like,
     "Dropout": _dropout,
 }
-

@@ -83,8 +83,7 @@ def _one_hot(c: NodeContext) -> str:
     spread = c.reshape(wrapped, (*shape[:axis], 1, *shape[axis:]))
     aligned = c.reshape(places, (size,) + (1,) * (len(shape) - axis))
     off, on = (
-        c.reshape(c.emit("strided_slice", 2, axes=(0,), begin=(i,), size=(1,), strides=(1,)), ())
-        for i in (0, 1)
+        c.reshape(c.emit("strided_slice", 2, axes=(0,), begin=(i,), size=(1,), strides=(1,)), ()) for i in (0, 1)
     )
     return c.emit("where", c.emit("equal", spread, aligned), on, off)
 
@@ -100,9 +99,7 @@ def _nonzero(c: NodeContext) -> str:
         return c.emit("nonzero", 0)
     found = c.emit("nonzero", c.reshape(0, (1,)))
     count = c.shape(found)[1]
-    return c.emit(
-        "strided_slice", found, axes=(0, 1), begin=(0, 0), size=(0, count), strides=(1, 1)
-    )
+    return c.emit("strided_slice", found, axes=(0, 1), begin=(0, 0), size=(0, count), strides=(1, 1))
 
 
 def _unique(c: NodeContext) -> Sequence[str]:

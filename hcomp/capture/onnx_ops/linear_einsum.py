@@ -38,10 +38,7 @@ def einsum(c: NodeContext) -> str:
         # Without an arrow: the letters that stand once, in order, behind the ellipsis.
         letters = "".join(operands)
         wanted = dots + "".join(sorted(x for x in set(letters) if letters.count(x) == 1 and x not in dots))
-    terms = [
-        _without_repeats(c, value, labels)
-        for value, labels in zip(c.inputs, operands, strict=True)
-    ]
+    terms = [_without_repeats(c, value, labels) for value, labels in zip(c.inputs, operands, strict=True)]
     total = terms[0]
     for position, term in enumerate(terms[1:], start=1):
         later = wanted + "".join(t.labels for t in terms[position + 1 :])
@@ -119,9 +116,7 @@ def _joined(c: NodeContext, a: Term, b: Term, later: str) -> Term:
     return Term(c.reshape(y, tuple(sizes[x] for x in labels)), labels)
 
 
-def _matrix(
-    c: NodeContext, term: Term, groups: tuple[str, str, str], sizes: dict[str, DimLike]
-) -> str:
+def _matrix(c: NodeContext, term: Term, groups: tuple[str, str, str], sizes: dict[str, DimLike]) -> str:
     """Return the term as [batch, rows, columns], each a group of labels run together."""
     labels = "".join(groups)
     value = _ordered(c, term, labels)

@@ -8,14 +8,13 @@ from hcomp.capture.context import Converter, NodeContext
 from hcomp.capture.onnx_ops.math_common import (
     as_float,
     binary,
-    highest,
     like,
     operands,
     rounded_once,
     unary,
     wide,
 )
-from hcomp.dtypes import is_float
+from hcomp.dtypes import is_float, item_bytes
 
 
 def _variadic(op: str) -> Converter:
@@ -67,15 +66,18 @@ def _reciprocal(c: NodeContext) -> str:
 
 
 def _bit_shift(c: NodeContext) -> str:
-    """BitShift: a shift by the width or more gives 0, which machines do not agree on."""
-    direction = c.required("direction")
+    """BitShift: by the width or more all bits are gone (processors would take it modulo the width).
+
+    A right shift of a signed number keeps its sign, however far it goes.
+    """
+    direction, signed = c.required("direction"), c.dtype(0).startswith("int")
     if direction not in ("LEFT", "RIGHT"):
         raise c.refuse(f"its direction {direction!r} is neither LEFT nor RIGHT")
-    width = int(highest(c.dtype(0))).bit_length()
-    limit = like(c, width - 1, 1)
-    shifted = c.emit(
-        "left_shift" if direction == "LEFT" else "right_shift", 0, c.emit("minimum", 1, limit)
-    )
+    limit = like(c, 8 * item_bytes(c.dtype(0)) - 1, 1)
+    amount = c.emit("minimum", 1, limit)
+    if direction == "RIGHT" and signed:
+        return c.emit("right_shift", 0, amount)
+    shifted = c.emit("left_shift" if direction == "LEFT" else "right_shift", 0, amount)
     return c.emit("where", c.emit("greater", 1, limit), like(c, 0, 0), shifted)
 
 

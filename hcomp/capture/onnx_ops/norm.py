@@ -70,9 +70,7 @@ def _instance_normalization(c: NodeContext) -> str:
     return c.cast(c.emit("add", c.emit("multiply", normal, scale), bias), c.dtype(0))
 
 
-def _normalised(
-    c: NodeContext, x: str, axes: tuple[int, ...], epsilon: float
-) -> tuple[str, str, str]:
+def _normalised(c: NodeContext, x: str, axes: tuple[int, ...], epsilon: float) -> tuple[str, str, str]:
     """Return (x - mean) / sqrt(variance + epsilon), the mean, and 1 / that root."""
     mean = c.emit("mean", x, axis=axes, keepdims=True)
     centred = c.emit("subtract", x, mean)

@@ -12,7 +12,7 @@ from hcomp.capture.context import Converter, NodeContext
 from hcomp.capture.onnx_ops.conv import Window, window_of
 from hcomp.capture.onnx_ops.math_common import like, lowest, wide
 from hcomp.capture.onnx_ops.reduce_scan import product
-from hcomp.dims import Dim, DimLike, ceildiv, dim_min, floordiv
+from hcomp.dims import DimLike, ceildiv, dim_min, floordiv
 
 
 def _average_pool(c: NodeContext) -> str:
@@ -35,9 +35,7 @@ def _max_pool(c: NodeContext) -> Sequence[str]:
     return [y, _max_indices(c, window, c.shape(y), column_major=bool(order))]
 
 
-def _max_indices(
-    c: NodeContext, window: Window, out: Sequence[DimLike], *, column_major: bool
-) -> str:
+def _max_indices(c: NodeContext, window: Window, out: Sequence[DimLike], *, column_major: bool) -> str:
     """Return the position of each window's maximum: an argmax over shifted copies of the input."""
     shape = c.shape()
     n = len(shape) - 2
@@ -54,14 +52,13 @@ def _max_indices(
     stacked = c.b.emit("concat", *shifted, axis=0) if len(shifted) > 1 else shifted[0]
     chosen = c.emit("argmax", stacked, axis=0)
     # The number of the shift, read in the kernel's base, is the offset on each axis.
-    places, divisor = [], 1
+    places: list[str] = []
+    divisor = 1
     for i in reversed(range(n)):
         digit = c.emit("floor_divide", chosen, like(c, divisor, chosen))
         digit = c.emit("floor_mod", digit, like(c, kernel[i], chosen))
         moved = c.emit("multiply", digit, like(c, window.dilation[i], chosen))
-        first = c.emit(
-            "arange", size=out[i + 2], start=-window.padding[i], step=window.strides[i]
-        )
+        first = c.emit("arange", size=out[i + 2], start=-window.padding[i], step=window.strides[i])
         aligned = c.reshape(first, (out[i + 2],) + (1,) * (n - 1 - i))
         places.insert(0, c.emit("add", moved, aligned))
         divisor *= kernel[i]
@@ -80,14 +77,12 @@ def _padded_for(c: NodeContext, window: Window, out: Sequence[DimLike]) -> str:
     return c.emit("pad", 0, padding=padding, value=lowest(c.dtype(0)))
 
 
-def _flattened(
-    c: NodeContext, places: Sequence[str], shape: Sequence[DimLike], *, column_major: bool
-) -> str:
+def _flattened(c: NodeContext, places: Sequence[str], shape: Sequence[DimLike], *, column_major: bool) -> str:
     """Return coordinates in each image, with batch and channel, as one index into the tensor."""
     order = list(range(len(places)))
     if not column_major:
         order.reverse()
-    index, factor = "", c.scalar(1, "int64")
+    index = ""
     sizes = list(shape[2:])
     step: DimLike = 1
     for axis in order:
@@ -170,22 +165,22 @@ def _max_unpool(c: NodeContext) -> str:
     n = len(shape) - 2
     kernel = c.required("kernel_shape")
     strides, pads = c.attr("strides", (1,) * n), c.attr("pads", (0,) * (2 * n))
-    sizes: list[DimLike] = [
-        (shape[i + 2] - 1) * strides[i] + kernel[i] - pads[i] - pads[i + n] for i in range(n)
-    ]
+    sizes: list[DimLike] = [(shape[i + 2] - 1) * strides[i] + kernel[i] - pads[i] - pads[i + n] for i in range(n)]
     inferred = [*shape[:2], *sizes]
-    wanted = c.known(2) if c.has(2) else inferred
-    if wanted is None:
-        raise c.refuse("its output shape is known only at run time")
-    # The indices count in the output itself: the standard's example and ONNX Runtime agree.
-    total = product(wanted)
-    if isinstance(total, Dim):
-        zeros = c.emit("full", shape=(total,), value=0, dtype=c.dtype(0))
-    else:
-        zeros = c.emit("full", shape=(total,), value=0, dtype=c.dtype(0))
+    zeros = c.emit("full", shape=(product(inferred),), value=0, dtype=c.dtype(0))
     flat = (product(shape),)
     filled = c.emit("scatter_elements", zeros, c.reshape(1, flat), c.reshape(0, flat), axis=0)
-    return c.reshape(filled, wanted)
+    image = c.reshape(filled, inferred)
+    if not c.has(2):
+        return image
+    # The indices count in the inferred shape; a larger output has zeros behind it.
+    wanted = c.known(2)
+    if wanted is not None:
+        ends = tuple(w - d for w, d in zip(wanted, inferred, strict=True))
+        return c.emit("pad", image, padding=(0,) * len(shape) + ends)
+    more = c.emit("subtract", 2, c.b.shape_value(inferred))
+    pads = c.emit("concat", c.tensor([0] * len(shape), "int64"), more, axis=0)
+    return c.emit("onnx_pad", image, pads, rank=len(shape))
 
 
 POOL: dict[str, Converter] = {

@@ -26,7 +26,10 @@ def axes_of(c: NodeContext) -> Axes:
         found = c.ints(1, "axes")
     except RunTime:
         value = c.input(1)
-        if not noop and not isinstance(c.shape(value)[0], int):
+        count = c.shape(value)[0]
+        if isinstance(count, int) and count == 0:
+            return Axes(() if noop else None)
+        if not noop and not isinstance(count, int):
             raise c.refuse("the number of its axes is known only at run time") from None
         return Axes(None, value)
     if not found:

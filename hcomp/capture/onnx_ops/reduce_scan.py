@@ -43,9 +43,7 @@ def _cumulative(op: str) -> Converter:
             return c.emit(op, 0, axis=c.axis(axis[0]), **flags)
         bound = {"axis": c.reshape(1, ())}
         rank = c.type(0).rank
-        return c.b.dynamic(
-            op, [c.input(0)], static=flags, bound=bound, dtypes=[c.dtype(0)], rank=rank
-        )[0]
+        return c.b.dynamic(op, [c.input(0)], static=flags, bound=bound, dtypes=[c.dtype(0)], rank=rank)[0]
 
     return convert
 
@@ -62,9 +60,7 @@ def _topk(c: NodeContext) -> Sequence[str]:
     except RunTime:
         bound = {"k": c.reshape(1, ())}
         dtypes = [c.dtype(0), "int64"]
-        return c.b.dynamic(
-            "topk", [c.input(0)], static=settings, bound=bound, dtypes=dtypes, rank=c.rank()
-        )
+        return c.b.dynamic("topk", [c.input(0)], static=settings, bound=bound, dtypes=dtypes, rank=c.rank())
     if k is None:
         raise c.refuse("its k is missing")
     return c.emit_many("topk", 0, k=k[0], **settings)

@@ -113,9 +113,7 @@ def _unsqueeze(c: NodeContext) -> str:
         rank = None if count is None or not c.ranked() else c.rank() + count
         dtypes = [c.dtype(0)]
         bound = {"axis": c.input(1)}
-        return c.b.dynamic(
-            "expand_dims", [c.input(0)], static={}, bound=bound, dtypes=dtypes, rank=rank
-        )[0]
+        return c.b.dynamic("expand_dims", [c.input(0)], static={}, bound=bound, dtypes=dtypes, rank=rank)[0]
     if axes is None:
         raise c.refuse("its axes are missing")
     if not axes:

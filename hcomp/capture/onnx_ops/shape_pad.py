@@ -17,9 +17,7 @@ def _pad(c: NodeContext) -> str:
     number = c.attr("value", 0.0)
     try:
         amounts = c.ints(1, "paddings" if c.opset < 2 else "pads")
-        axes = c.known(3)
-        if axes is None and c.has(3):
-            raise RunTime(3)
+        axes = c.ints(3, "axes")
     except RunTime:
         names = [c.optional(i) for i in range(4)]
         return c.b.emit("onnx_pad", *names, mode=mode, rank=c.type(0).rank)
@@ -39,9 +37,7 @@ def _pad(c: NodeContext) -> str:
     return c.emit("where", mask, c.emit("pad", 0, padding=padding, mode=mode), c.reshape(2, ()))
 
 
-def _all_axes(
-    c: NodeContext, amounts: list[DimLike], axes: list[DimLike] | None
-) -> tuple[DimLike, ...]:
+def _all_axes(c: NodeContext, amounts: list[DimLike], axes: list[DimLike] | None) -> tuple[DimLike, ...]:
     """Return the begins of all axes, then the ends."""
     rank = c.rank()
     chosen = list(range(rank)) if axes is None else [
@@ -120,9 +116,7 @@ def _trilu(c: NodeContext) -> str:
         return c.emit("trilu", 0, upper=upper, k=k[0])
     bound, dtypes = {"k": c.reshape(1, ())}, [c.dtype(0)]
     rank = c.type(0).rank
-    return c.b.dynamic(
-        "trilu", [c.input(0)], static={"upper": upper}, bound=bound, dtypes=dtypes, rank=rank
-    )[0]
+    return c.b.dynamic("trilu", [c.input(0)], static={"upper": upper}, bound=bound, dtypes=dtypes, rank=rank)[0]
 
 
 PAD: dict[str, Converter] = {

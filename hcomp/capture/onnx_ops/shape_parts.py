@@ -29,9 +29,8 @@ def _split(c: NodeContext) -> Sequence[str]:
     try:
         sizes = c.ints(1, "split")
     except RunTime:
-        settings = {"static": {"axis": axis}, "bound": {"sizes": c.input(1)}}
-        dtypes = [c.dtype(0)] * count
-        return c.b.dynamic("split", [c.input(0)], dtypes=dtypes, rank=c.rank(), **settings)
+        bound, dtypes = {"sizes": c.input(1)}, [c.dtype(0)] * count
+        return c.b.dynamic("split", [c.input(0)], static={"axis": axis}, bound=bound, dtypes=dtypes, rank=c.rank())
     if sizes is None:
         whole = c.shape()[axis]
         each = ceildiv(whole, count)
@@ -82,8 +81,7 @@ def slice_axes(
     if any(step == 0 for step in steps):
         raise c.refuse("its step is 0")
     spans = [
-        span(start, end, step, shape[axis])
-        for start, end, step, axis in zip(starts, ends, steps, chosen, strict=True)
+        span(start, end, step, shape[axis]) for start, end, step, axis in zip(starts, ends, steps, chosen, strict=True)
     ]
     kept = [
         (axis, begin, size, step)

@@ -37,6 +37,8 @@ HOST_ONNX: tuple[Op, ...] = (
     _late("onnx_pad", mode="constant"),
     # (x, sizes): cropped and padded about the centre along `axes`.
     _late("onnx_center_crop_pad", axes=REQUIRED),
+    # (columns, image shape, block shape): overlapping blocks added up.
+    _late("onnx_col2im", strides=REQUIRED, dilation=REQUIRED, padding=REQUIRED),
     # (start, limit, delta), all 0-D or of one element.
     _late("onnx_range"),
     # (x): int64 sizes of a tensor whose rank is unknown; `start` and `end` as in a slice.
