@@ -36,8 +36,7 @@ def kernels(
         return variables.setdefault(size, tvm.tirx.Var(size, "int64"))
 
     params = [
-        relax.Var(f"p{i}", relax.TensorType([dim(d) for d in shape], dtype))
-        for i, (dtype, shape) in enumerate(types)
+        relax.Var(f"p{i}", relax.TensorType([dim(d) for d in shape], dtype)) for i, (dtype, shape) in enumerate(types)
     ]
     sizes = [relax.Var("sizes", relax.ShapeType([dim(s) for s in symbols]))] if symbols else []
     builder = relax.BlockBuilder()
@@ -92,8 +91,16 @@ class Maker:
             "steps": self.steps,
         }
 
-    def artifact(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Artifact:
-        """Return the artifact; a type is a `Type` or what the manifest writes."""
+    def artifact(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        values: Sequence[str] | None = None,
+    ) -> Artifact:
+        """Return the artifact; a type is a `Type` or what the manifest writes.
+
+        `values` are the values behind the outputs, where their names are others.
+        """
 
         def spec(name: str, type_: Any) -> dict[str, object]:
             return {"name": name, "type": type_ if isinstance(type_, dict) else type_json(type_)}
@@ -107,7 +114,7 @@ class Maker:
                 {"name": "cpu", "kind": "cpu"},
                 {"name": "null", "kind": "null", "latency_us": 5, "bandwidth_gb_s": 2.0},
             ],
-            "program": self.program(list(inputs), list(outputs)),
+            "program": self.program(list(inputs), values or list(outputs)),
             "summary": {"nodes": 4},
         }
         return Artifact.build(fields, self.members)

@@ -50,10 +50,7 @@ def loop_step(step: Loop, body: Run, inputs: list[int], outputs: list[int]) -> A
             for scan, value in zip(scans, results[1 + len(state) :], strict=True):
                 scan.append(value)
             done += 1
-        stacked = [
-            _stack(values, name, type_)
-            for values, (name, type_) in zip(scans, scan_types, strict=True)
-        ]
+        stacked = [_stack(values, name, type_) for values, (name, type_) in zip(scans, scan_types, strict=True)]
         for i, value in zip(outputs, [*state, *stacked], strict=True):
             slots[i] = value
 
@@ -82,9 +79,7 @@ def _stack(values: list[object], name: str, type_: ValueType | None) -> np.ndarr
     first = arrays[0]
     if any(array.shape != first.shape for array in arrays):
         shapes = sorted({str(list(array.shape)) for array in arrays})
-        raise RunError(
-            f"scan output {name!r} has elements of different shapes: {', '.join(shapes)}"
-        )
+        raise RunError(f"scan output {name!r} has elements of different shapes: {', '.join(shapes)}")
     stacked = aligned_empty((len(arrays), *first.shape), first.dtype)
     for i, array in enumerate(arrays):
         stacked[i] = array
@@ -94,8 +89,6 @@ def _stack(values: list[object], name: str, type_: ValueType | None) -> np.ndarr
 def _empty_scan(name: str, type_: ValueType | None) -> np.ndarray:
     """Return the result of no iteration: static dimensions stay, unknown ones are 0."""
     if not isinstance(type_, TensorType):
-        raise RunError(
-            f"no iteration was made, and the type of the scan output {name!r} is unknown"
-        )
+        raise RunError(f"no iteration was made, and the type of the scan output {name!r} is unknown")
     inner = [dim if isinstance(dim, int) else 0 for dim in (type_.shape or (0,))[1:]]
     return np.empty((0, *inner), numpy_dtype(type_.dtype))

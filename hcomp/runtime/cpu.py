@@ -66,22 +66,15 @@ def check_cpu(cpu: Cpu) -> None:
     machine = os.uname().machine
     found, needed = _architecture(machine), _architecture(cpu.triple.partition("-")[0])
     if cpu.triple and found != needed:
-        raise ArtifactError(
-            f"the artifact was compiled for {needed}, this processor is {found}: compile it here"
-        )
+        raise ArtifactError(f"the artifact was compiled for {needed}, this processor is {found}: compile it here")
     names = {feature.removeprefix("+") for feature in cpu.features if not feature.startswith("-")}
-    linux = {
-        name: LINUX_NAMES.get(name, name)
-        for name in names
-        if name in LINUX_NAMES or name in SAME_NAMES
-    }
+    linux = {name: LINUX_NAMES.get(name, name) for name in names if name in LINUX_NAMES or name in SAME_NAMES}
     if found != "x86_64" or not linux or not (flags := host_flags()):
         return
     missing = sorted(name for name, flag in linux.items() if flag not in flags)
     if missing:
         raise ArtifactError(
-            f"the artifact needs a processor with {', '.join(missing)}, which this one lacks: "
-            "compile it here"
+            f"the artifact needs a processor with {', '.join(missing)}, which this one lacks: compile it here"
         )
 
 

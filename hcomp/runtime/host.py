@@ -10,13 +10,14 @@ import numpy as np
 from tvm_ffi import from_dlpack
 
 from hcomp.errors import ArtifactError
+from hcomp.runtime.library import first_line
 from hcomp.runtime.values import to_array
 
 HostRegion = Callable[[list[Any], list[int]], Sequence[Any]]
 
 
-def reference_region(program: memoryview) -> HostRegion:
-    """Return a region that the numpy reference interprets.
+def reference_region(program: memoryview, threads: int) -> HostRegion:
+    """Return a region that the numpy reference interprets; ONNX Runtime runs its extern nodes.
 
     Raises:
         ArtifactError: the bytes are no program of the interpreter.
@@ -24,10 +25,22 @@ def reference_region(program: memoryview) -> HostRegion:
     from hcomp.reference.interpreter import Interpreter
 
     try:
-        interpreter = Interpreter(json.loads(bytes(program)))
+        interpreter = Interpreter(json.loads(bytes(program)), _extern_runner(threads))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"the reference program cannot be read: {error!r}") from error
     run: HostRegion = interpreter.run
+    return run
+
+
+def _extern_runner(threads: int) -> Callable[[bytes, list[Any]], Sequence[Any]]:
+    """Return a function that runs a serialized ONNX model; each is loaded once."""
+    loaded: dict[bytes, HostRegion] = {}
+
+    def run(model: bytes, values: list[Any]) -> Sequence[Any]:
+        if model not in loaded:
+            loaded[model] = onnx_region(memoryview(model), threads)
+        return loaded[model](values, [])
+
     return run
 
 
@@ -41,15 +54,14 @@ def onnx_region(model: memoryview, threads: int) -> HostRegion:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised anyway
     # Idle workers must not take the cores from our own kernels.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        session = onnxruntime.InferenceSession(
-            bytes(model), options, providers=["CPUExecutionProvider"]
-        )
+        session = onnxruntime.InferenceSession(bytes(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common base below Exception
-        raise ArtifactError(f"ONNX Runtime refuses a region of the artifact: {error}") from error
+        reason = first_line(error)
+        raise ArtifactError(f"ONNX Runtime refuses the model: {reason}") from error
     inputs = [argument.name for argument in session.get_inputs()]
     outputs = [argument.name for argument in session.get_outputs()]
     types = [argument.type for argument in (*session.get_inputs(), *session.get_outputs())]
@@ -74,18 +86,13 @@ ONNX_NUMBERS = {
 }
 
 
-def _run_with_ort_values(
-    session: Any, inputs: list[str], outputs: list[str], values: list[Any]
-) -> list[Any]:
+def _run_with_ort_values(session: Any, inputs: list[str], outputs: list[str], values: list[Any]) -> list[Any]:
     """Run a model with bfloat16 and its like: bits go in, and DLPack comes out."""
     feeds = {}
     for name, value, argument in zip(inputs, values, session.get_inputs(), strict=True):
         feeds[name] = _to_ort(value, ONNX_NUMBERS.get(argument.type))
     found = session.run_with_ort_values(outputs, feeds)
-    return [
-        to_array(from_dlpack(v._ortvalue)) if v.data_type() in ONNX_NUMBERS else v.numpy()
-        for v in found
-    ]
+    return [to_array(from_dlpack(v._ortvalue)) if v.data_type() in ONNX_NUMBERS else v.numpy() for v in found]
 
 
 def _to_ort(value: np.ndarray, number: int | None) -> Any:

@@ -132,9 +132,7 @@ class InputBinder:
         unknown = [str(name) for name in inputs if name not in self._names]
         if not missing and not unknown:
             return
-        parts = [f"input {name!r} is missing" for name in missing] + [
-            f"there is no input {n!r}" for n in unknown
-        ]
+        parts = [f"input {name!r} is missing" for name in missing] + [f"there is no input {n!r}" for n in unknown]
         wanted = ", ".join(f"{row.name}: {row.type}" for row in self.rows) or "none"
         raise RunError(f"{', '.join(parts)}; the model's inputs are {wanted}")
 
@@ -151,9 +149,7 @@ class InputBinder:
         """Check shapes against the types; equal symbols must have equal sizes."""
         sizes: dict[str, int] = {}
         found_in: dict[str, str] = {}
-        rows = [
-            (row, shape) for row, shape in zip(self.rows, shapes, strict=True) if shape is not None
-        ]
+        rows = [(row, shape) for row, shape in zip(self.rows, shapes, strict=True) if shape is not None]
         for row, shape in rows:
             dims = row.type.shape if isinstance(row.type, TensorType) else None
             if dims is None:
@@ -243,10 +239,7 @@ def _as_type(type_: ValueType, value: object) -> object:
         case SequenceType(element):
             if not isinstance(value, list | tuple):
                 raise _UnfitError(_describe(value))
-            return [
-                to_array(v) if isinstance(v, Tensor) else v
-                for v in (_as_type(element, v) for v in value)
-            ]
+            return [to_array(v) if isinstance(v, Tensor) else v for v in (_as_type(element, v) for v in value)]
         case OpaqueType():
             return value
 
@@ -280,20 +273,12 @@ def _from_torch(type_: TensorType, value: Any) -> object:
     name = str(value.dtype).removeprefix("torch.")
     if name != type_.dtype:
         raise _UnfitError(_spell(name, tuple(value.shape)))
-    value = (
-        value.detach().resolve_conj().resolve_neg()
-        if name.startswith("complex")
-        else value.detach()
-    )
+    value = value.detach().resolve_conj().resolve_neg() if name.startswith("complex") else value.detach()
     if name.startswith("complex"):
         return value.numpy()
     value = value.contiguous()
     if value.data_ptr() & MISALIGNED or not value.numel():
-        fresh = (
-            to_array(_export(value))
-            if value.numel()
-            else np.empty(tuple(value.shape), numpy_dtype(name))
-        )
+        fresh = to_array(_export(value)) if value.numel() else np.empty(tuple(value.shape), numpy_dtype(name))
         return to_tensor(np.array(fresh))
     return _export(value)
 
@@ -343,9 +328,7 @@ def _from_python(type_: TensorType, value: object) -> np.ndarray:
 
 def _check_range(array: np.ndarray, name: str) -> None:
     bits = int(name.lstrip("uint"))
-    low, high = (
-        (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    )
+    low, high = (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     if int(array.min()) < low or int(array.max()) > high:
         raise OverflowError
 

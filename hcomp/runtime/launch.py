@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm_ffi import Tensor
 
 from hcomp.artifact.program import Constant, Launch
 from hcomp.artifact.types import TensorType
-from hcomp.dtypes import numpy_dtype
 from hcomp.errors import ArtifactError, HcompError, RunError
 from hcomp.runtime.host import HostRegion, onnx_region, reference_region
 from hcomp.runtime.library import first_line
 from hcomp.runtime.resources import Resources
-from hcomp.runtime.values import CARRIERS, to_array, to_host, to_tensor
+from hcomp.runtime.values import CARRIERS, from_carrier, to_array, to_host, to_tensor
 from hcomp.runtime.vm import KernelRegion, vm_region
 
 Action = Callable[[list[object]], None]
@@ -55,13 +55,11 @@ def _kernels(step: Launch, resources: Resources, constants: Sequence[Constant]) 
 
 def _host_region(step: Launch, resources: Resources) -> HostRegion:
     if step.executor == "reference":
-        return reference_region(resources.member(step, "program"))
+        return reference_region(resources.member(step, "program"), resources.threads)
     return onnx_region(resources.member(step, "model"), resources.threads)
 
 
-def _kernel_step(
-    step: Launch, region: KernelRegion, inputs: list[int], symbols: Symbols, outputs: list[int]
-) -> Action:
+def _kernel_step(step: Launch, region: KernelRegion, inputs: list[int], symbols: Symbols, outputs: list[int]) -> Action:
     """Return a step that calls native code."""
     if "" in step.inputs:
         raise ArtifactError("generated code has no optional inputs")
@@ -109,7 +107,9 @@ def _host_step(
             results = region([*arguments, *constants], sizes)
         except Exception as error:  # numpy and ONNX Runtime raise errors of many classes
             raise failed(step, error) from error
-        _spread(step, results, slots, outputs)
+        # A numpy function may return a scalar object instead of an array without dimensions.
+        arrays = [np.asarray(r) if isinstance(r, np.generic) else r for r in results]
+        _spread(step, arrays, slots, outputs)
 
     return act
 
@@ -131,9 +131,7 @@ def _check_guards(step: Launch, result: Sequence[Any]) -> Any:
 def _spread(step: Launch, results: Sequence[Any], slots: list[object], outputs: list[int]) -> None:
     if isinstance(results, Tensor) or len(results) != len(outputs):
         found = 1 if isinstance(results, Tensor) else len(results)
-        raise RunError(
-            f"region {step.region} returned {found} values, the artifact says {len(outputs)}"
-        )
+        raise RunError(f"region {step.region} returned {found} values, the artifact says {len(outputs)}")
     for i, value in zip(outputs, results, strict=True):
         slots[i] = value
 
@@ -147,7 +145,7 @@ def _finish_carried(step: Launch, outputs: list[int]) -> Action | None:
 
     def finish(slots: list[object]) -> None:
         for i, dtype in carried:
-            slots[i] = to_array(slots[i]).view(numpy_dtype(dtype))
+            slots[i] = from_carrier(to_array(slots[i]), dtype)
 
     return finish
 
@@ -161,10 +159,6 @@ def _as_tensor(step: Launch, index: int, value: object) -> Tensor:
 
 def failed(step: Launch, error: Exception) -> RunError:
     """Return the error of a region that failed: the region, its first nodes, and the reason."""
-    nodes = (
-        f" ({', '.join(step.nodes[:3])}{', ...' if len(step.nodes) > 3 else ''})"
-        if step.nodes
-        else ""
-    )
+    nodes = f" ({', '.join(step.nodes[:3])}{', ...' if len(step.nodes) > 3 else ''})" if step.nodes else ""
     reason = str(error) if isinstance(error, HcompError) else first_line(error)
     return RunError(f"region {step.region}{nodes} failed on {step.device}: {reason}")

@@ -39,9 +39,7 @@ def _load_libraries() -> tuple[ctypes.CDLL, ...]:
         os.environ.setdefault(name, value)
     package = find_spec("tvm")
     if package is None or package.origin is None:
-        raise RunError(
-            "apache-tvm is not installed: kernels cannot run without its runtime library"
-        )
+        raise RunError("apache-tvm is not installed: kernels cannot run without its runtime library")
     folder = Path(package.origin).parent / "lib"
     try:
         return tuple(ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL) for name in LIBRARIES)

@@ -49,15 +49,11 @@ class Profile:
 
     def to_text(self) -> str:
         """Return the profile as a table for people."""
-        rows: list[tuple[str, ...]] = [
-            ("step", "device", "measured us", "predicted us", "simulated us", "nodes")
-        ]
+        rows: list[tuple[str, ...]] = [("step", "device", "measured us", "predicted us", "simulated us", "nodes")]
         rows += [_row(step) for step in self.steps]
         rows.append(("whole run", "", f"{self.total_us:.1f}", "", "", ""))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
     def chrome_trace(self) -> dict[str, object]:
         """Return the last run in the trace format that chrome://tracing and Perfetto open."""
@@ -94,9 +90,7 @@ class Profile:
         try:
             Path(path).write_text(json.dumps(self.chrome_trace()))
         except OSError as error:
-            raise RunError(
-                f"{os.fspath(path)}: cannot be written: {error.strerror or error}"
-            ) from None
+            raise RunError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from None
 
 
 def profile_runs(manifest: Manifest, code: Code, values: Sequence[object], runs: int) -> Profile:
@@ -115,9 +109,7 @@ def profile_runs(manifest: Manifest, code: Code, values: Sequence[object], runs:
     return Profile(tuple(steps), totals[len(totals) // 2] * 1e6, moments)
 
 
-def _run_once(
-    manifest: Manifest, code: Code, values: Sequence[object]
-) -> tuple[list[float], list[int]]:
+def _run_once(manifest: Manifest, code: Code, values: Sequence[object]) -> tuple[list[float], list[int]]:
     """Return the moments between steps in seconds, and the bytes that each copy made."""
     slots = [*values, *code.blank]
     moments, sizes = [time.perf_counter()], []
@@ -131,15 +123,11 @@ def _run_once(
 def _step_time(manifest: Manifest, step: Step, size: int, measured: float) -> StepTime:
     match step:
         case Launch():
-            return StepTime(
-                step.region, "launch", step.device, step.nodes, 0, measured, step.predicted_us, None
-            )
+            return StepTime(step.region, "launch", step.device, step.nodes, 0, measured, step.predicted_us, None)
         case Copy():
             simulated = _link_us(manifest, step, size)
             route = f"{step.value} {step.source}->{step.target}"
-            return StepTime(
-                route, "copy", step.target, (), size, measured, step.predicted_us, simulated
-            )
+            return StepTime(route, "copy", step.target, (), size, measured, step.predicted_us, simulated)
     kind = "if" if isinstance(step, If) else "loop"
     return StepTime(", ".join(step.outputs), kind, "cpu", (), 0, measured, None, None)
 

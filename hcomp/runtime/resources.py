@@ -29,9 +29,7 @@ class Resources:
     def member(self, step: Launch, key: str) -> memoryview:
         """Return the bytes of one of a launch's files."""
         if key not in step.files:
-            raise ArtifactError(
-                f"the step names no file {key!r}, which the executor {step.executor} needs"
-            )
+            raise ArtifactError(f"the step names no file {key!r}, which the executor {step.executor} needs")
         return self._artifact.member(step.files[key])
 
     def constant(self, spec: Constant) -> Tensor | np.ndarray:
@@ -61,14 +59,13 @@ class Resources:
         return frozenset(tensor.data_ptr() for tensor in self._tensors.values())
 
     def _load(self, spec: Constant) -> Tensor:
-        carrier = CARRIERS.get(spec.dtype, spec.dtype)
         view = self._artifact.member(spec.file)
         if not view.nbytes:
-            return empty_tensor(spec.shape, carrier)
-        if carrier == spec.dtype and numpy_is_plain(carrier):
-            return to_tensor(np.frombuffer(view, carrier).reshape(spec.shape))
+            return empty_tensor(spec.shape, CARRIERS.get(spec.dtype, spec.dtype))
+        if spec.dtype in CARRIERS or numpy_is_plain(spec.dtype):
+            return to_tensor(np.frombuffer(view, numpy_dtype(spec.dtype)).reshape(spec.shape))
         bits = np.frombuffer(view, BITS[item_bytes(spec.dtype)]).reshape(spec.shape)
-        return reinterpret(to_tensor(bits), carrier)
+        return reinterpret(to_tensor(bits), spec.dtype)
 
 
 def numpy_is_plain(dtype: str) -> bool:

@@ -69,19 +69,13 @@ def compile_program(program: Program, resources: Resources) -> Code:
         ArtifactError: a region cannot be loaded.
     """
     numbering = _Numbering(program)
-    constants = {
-        numbering.add(name): resources.constant(spec) for name, spec in program.constants.items()
-    }
+    constants = {numbering.add(name): resources.constant(spec) for name, spec in program.constants.items()}
     fresh: dict[str, bool] = {}
     actions: list[Action] = []
     made: list[tuple[int, ...]] = []
     for step in program.steps:
         inputs = numbering.all(step.inputs)
-        symbols = (
-            [(numbering.of[name], axis) for name, axis in step.symbols]
-            if isinstance(step, Launch)
-            else []
-        )
+        symbols = [(numbering.of[name], axis) for name, axis in step.symbols] if isinstance(step, Launch) else []
         outputs = [numbering.add(name) for name in step.outputs]
         action, flags = _compile_step(step, program, resources, inputs, symbols, outputs)
         fresh.update(zip(step.outputs, flags, strict=True))
@@ -110,9 +104,7 @@ def _compile_step(
     match step:
         case Launch():
             constants = [program.constants[name] for name in step.constants]
-            return launch_step(
-                step, resources, constants, inputs, symbols, outputs
-            ), step.fresh_outputs
+            return launch_step(step, resources, constants, inputs, symbols, outputs), step.fresh_outputs
         case Copy():
             return _copy_step(inputs[0], outputs[0]), (True,)
         case If():
@@ -125,9 +117,7 @@ def _compile_step(
         case Loop():
             body = compile_program(step.body, resources)
             # Zero iterations hand the carried inputs on.
-            return loop_step(step, body.run, inputs, outputs), [False] * step.carried + [
-                True
-            ] * step.scans
+            return loop_step(step, body.run, inputs, outputs), [False] * step.carried + [True] * step.scans
     raise ArtifactError(f"unknown step {step}")
 
 
@@ -154,6 +144,4 @@ def _then_free(action: Action, dead: list[int]) -> Action:
 
 
 def _is_read_by_kernels(program: Program, name: str) -> bool:
-    return any(
-        isinstance(s, Launch) and s.executor == "vm" and name in s.inputs for s in program.steps
-    )
+    return any(isinstance(s, Launch) and s.executor == "vm" and name in s.inputs for s in program.steps)

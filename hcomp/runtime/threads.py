@@ -72,6 +72,4 @@ def use_threads(threads: int) -> None:
     _state.threads = threads
     got = tvm_function("runtime.NumThreads")()
     if got < threads:
-        LOG.warning(
-            "this thread's pool was made with %d threads and cannot grow to %d", got, threads
-        )
+        LOG.warning("this thread's pool was made with %d threads and cannot grow to %d", got, threads)

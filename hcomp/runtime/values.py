@@ -57,7 +57,7 @@ def to_tensor(value: object) -> Tensor:
         return _plain_tensor(value)
     name = dtype_name(value.dtype)
     if name in CARRIERS:
-        return _plain_tensor(value.view(CARRIERS[name]))
+        return _plain_tensor(to_carrier(value))
     return reinterpret(_plain_tensor(value.view(BITS[value.dtype.itemsize])), name)
 
 
@@ -96,8 +96,21 @@ def array_of(tensor: Tensor, dtype: str) -> np.ndarray:
     if numpy.isbuiltin == 1:
         return np.from_dlpack(tensor)
     if dtype in CARRIERS:
-        return np.from_dlpack(tensor).view(numpy)
+        return from_carrier(np.from_dlpack(tensor), dtype)
     return np.from_dlpack(reinterpret(tensor, BITS[numpy.itemsize])).view(numpy)
+
+
+def to_carrier(array: np.ndarray) -> np.ndarray:
+    """Return an array of a sub-byte type as the bytes that kernels take: numbers, or float4's codes."""
+    name = dtype_name(array.dtype)
+    # ml_dtypes leaves the upper bits of a byte undefined, so that a view will not do.
+    return array.astype(CARRIERS[name]) if "int" in name else array.view(CARRIERS[name])
+
+
+def from_carrier(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Return the bytes that kernels gave as an array of the sub-byte type they stand for."""
+    numpy = numpy_dtype(dtype)
+    return array.astype(numpy) if "int" in dtype else array.view(numpy)
 
 
 def to_host(value: object) -> object:

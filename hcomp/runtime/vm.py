@@ -20,9 +20,7 @@ CPU_TYPE, CPU_ID, POOLED_MEMORY = 1, 0, 2
 KernelRegion = Callable[[list[Any], list[int] | None], Any]
 
 
-def vm_region(
-    program: memoryview, objects: memoryview | None, constants: Sequence[Tensor]
-) -> KernelRegion:
+def vm_region(program: memoryview, objects: memoryview | None, constants: Sequence[Tensor]) -> KernelRegion:
     """Return a region as a function of its input tensors and its symbols (None where it has none).
 
     It may be called from many threads at once, and returns a tensor or several.
