@@ -1,69 +1,14 @@
-"""Cases for every operator: inputs and attributes, over sizes N and M that stand open.
+"""Cases for every operator of the table, by name.
 
 test_ops.py runs each of them with several sizes: by the typing rule, symbolically and with
 numbers, and by the reference.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from hcomp.dims import DimLike, symbol
-from hcomp.ir.types import OptionalType, SequenceType, TensorType, Type
-
-N, M = symbol("N"), symbol("M")
-SIZES = ({"N": 4, "M": 3}, {"N": 2, "M": 5}, {"N": 1, "M": 1})
-
-
-@dataclass(frozen=True)
-class Input:
-    """One input: its type, and the range or the very contents of its values."""
-
-    type: Type
-    low: float | None = None
-    high: float | None = None
-    value: Any = None
-
-
-@dataclass(frozen=True)
-class Case:
-    """One configuration of an operator."""
-
-    inputs: tuple[Input | None, ...]
-    attrs: dict[str, Any] = field(default_factory=dict)
-
-
-def t(dtype: str, *shape: DimLike, low: float | None = None, high: float | None = None) -> Input:
-    """Return a tensor input of random values."""
-    return Input(TensorType(dtype, shape), low, high)
-
-
-def v(values: Any, dtype: str = "int64") -> Input:
-    """Return an input that has these values."""
-    array = np.array(values, dtype)
-    return Input(TensorType(dtype, array.shape), value=array)
-
-
-def case(*inputs: Input | None, **attrs: Any) -> Case:
-    """Return a case."""
-    return Case(inputs, attrs)
-
-
-def sequence(*arrays: Sequence[Any]) -> Input:
-    """Return a sequence of float32 tensors."""
-    values = [np.array(a, np.float32) for a in arrays]
-    return Input(SequenceType(TensorType("float32", None)), value=values)
-
-
-F32 = t("float32", N, 3, M)
-F16 = t("float16", M, N)
-BF16 = t("bfloat16", N)
-F64 = t("float64", N, M)
-I8, I32, I64 = t("int8", N, M), t("int32", M), t("int64", 2, N)
-U8, I4, U4 = t("uint8", N), t("int4", N, 2), t("uint4", 2, M)
-BOOL = t("bool", N, M)
+from tests.op_case import BF16, BOOL, F16, F32, F64, I4, I8, I64, U4, U8, Case, M, N, case, t
+from tests.op_cases_host import HOST, HOST_ONNX
+from tests.op_cases_layers import LINEAR
 
 _FLOAT_UNARY = [
     "acos",
@@ -316,98 +261,6 @@ REDUCE: dict[str, list[Case]] = {
     ],
 }
 
-_CONV = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
-_SAME = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
-_POOL2 = {**_CONV, "pool_size": (2, 3)}
-_TRANSPOSED = {**_CONV, "output_padding": (0, 0)}
-_POOLS = [
-    case(t("float32", N, M, 7, 8), **_POOL2),
-    case(
-        t("float32", N, 2, 7, 8), pool_size=(3, 2), strides=(2, 3), padding=(1, 0, 1, 1),
-        dilation=(1, 2), ceil_mode=True,
-    ),
-    case(t("float16", 1, N, M + 8), pool_size=(3,), strides=(2,), padding=(1, 1), dilation=(1,)),
-    case(
-        t("bfloat16", 1, 2, N + 3, 4, 5), pool_size=(2, 2, 2), strides=(2, 2, 2),
-        padding=(0,) * 6, dilation=(1, 1, 1), ceil_mode=True,
-    ),
-]  # fmt: skip
-
-
-def _cell(gates: int, activations: tuple[str, ...], states: int, holes: bool) -> list[Case]:
-    """Return cases of a recurrent layer with hidden size 3 and input size 2."""
-    both = activations * 2
-
-    def inputs(dtype: str, d: int, full: bool) -> list[Input | None]:
-        found: list[Input | None] = [
-            t(dtype, N + 1, M, 2),
-            t(dtype, d, gates * 3, 2),
-            t(dtype, d, gates * 3, 3),
-        ]
-        if full:
-            found += [t(dtype, d, 2 * gates * 3), t("int32", M, low=1, high=2)]
-            found += [t(dtype, d, M, 3)] * states
-            found += [t(dtype, d, 9)] if holes else []
-        return found
-
-    return [
-        case(*inputs("float32", 1, False), activations=activations),
-        case(*inputs("float32", 2, True), direction="bidirectional", activations=both, clip=0.8),
-        case(*inputs("float16", 1, True), direction="reverse", activations=activations),
-        case(
-            *inputs("float64", 1, True),
-            activations=("hardsigmoid", "elu", "softsign")[: len(activations)],
-            alpha=(0.3, 0.7, 0.0)[: len(activations)],
-        ),
-    ]
-
-
-LINEAR: dict[str, list[Case]] = {
-    "matmul": [
-        case(t("float32", N, M), t("float32", M, 5)),
-        case(t("float32", 2, 1, N, M), t("float32", 3, M, N)),
-        case(t("float16", M), t("float16", M)),
-        case(t("bfloat16", N, M), t("bfloat16", M), out_dtype="float32"),
-        case(t("int8", N, M), t("int8", M, 2), out_dtype="int32"),
-        case(t("uint8", N, M), t("int8", M, 2), out_dtype="int32"),
-        case(t("int64", M), t("int64", M, N)),
-        case(t("float64", N, M), t("float64", N, M, 2)),
-    ],
-    "conv": [
-        case(t("float32", N, 3, 6, 7), t("float32", 4, 3, 3, 3), **_SAME),
-        case(t("float32", 1, 4, M + 6, 7), t("float32", 6, 2, 2, 3), **_CONV, groups=2),
-        case(t("float16", N, 2, 9), t("float16", 2, 1, 3), strides=(2,), padding=(2, 1),
-             dilation=(2,), groups=2),
-        case(t("float64", 1, 2, 4, 5, 4), t("float64", 3, 2, 2, 2, 1), strides=(1, 2, 1),
-             padding=(0, 1, 0, 0, 1, 0), dilation=(1, 1, 2)),
-        case(t("uint8", N, 2, 5, 5), t("int8", M, 2, 3, 3), **_CONV, out_dtype="int32"),
-        case(t("bfloat16", N, 3, 4, 4), t("bfloat16", 2, 3, 1, 1), **_CONV),
-    ],
-    "conv_transpose": [
-        case(t("float32", N, 3, 4, 5), t("float32", 3, 2, 3, 3), **_TRANSPOSED),
-        case(t("float32", N, 4, M), t("float32", 4, 2, 3), strides=(2,), padding=(1, 0),
-             dilation=(2,), output_padding=(1,), groups=2),
-        case(t("float16", 1, 2, 3, N), t("float16", 2, 3, 2, 2), strides=(2, 3),
-             padding=(0, 1, 1, 0), dilation=(1, 1), output_padding=(1, 2)),
-    ],
-    "max_pool": [*_POOLS, case(t("int8", N, M, 4, 4), **_POOL2)],
-    "avg_pool": [
-        *_POOLS,
-        *(Case(c.inputs, {**c.attrs, "count_include_pad": True}) for c in _POOLS),
-    ],
-    "lstm": [
-        *_cell(4, ("sigmoid", "tanh", "tanh"), 2, True),
-        case(t("float32", N, M, 2), t("float32", 1, 12, 2), t("float32", 1, 12, 3),
-             activations=("sigmoid", "tanh", "tanh"), input_forget=True),
-    ],
-    "gru": [
-        *_cell(3, ("sigmoid", "tanh"), 1, False),
-        case(t("float32", N, M, 2), t("float32", 1, 9, 2), t("float32", 1, 9, 3),
-             activations=("sigmoid", "tanh"), linear_before_reset=True),
-    ],
-    "rnn": _cell(1, ("tanh",), 1, False),
-}  # fmt: skip
-
 _SCATTERED = [
     case(t("float32", 4, N), t("int64", 2, N, low=-4, high=3), t("float32", 2, N)),
     case(t("float16", N, 5), t("int32", N, 3, low=-5, high=4), t("float16", N, 3), axis=1,
@@ -445,103 +298,6 @@ INDEX: dict[str, list[Case]] = {
         case(t("bfloat16", 4), t("int64", N, M, 1, low=0, high=3), t("bfloat16", N, M)),
     ],
 }
-
-_BOXES = t("float32", N, 6, 4, low=0, high=4)
-_SCORES = t("float32", N, 2, 6, low=0, high=1)
-_MAYBE = OptionalType(TensorType("float32", (2,)))
-
-HOST: dict[str, list[Case]] = {
-    "dynamic": [
-        case(F32, v([1]), op="sum", bind=("axis",), static=(("keepdims", True),),
-             dtypes=("float32",), rank=3),
-        case(t("float32", 6), v(3), op="topk", bind=("k",), dtypes=("float32", "int64"), rank=1),
-        case(F16, None, op="max", bind=("axis",), dtypes=("float16",)),
-    ],
-    "nonzero": [case(F32), case(BOOL), case(I4), case(t("int64", 0, N))],
-    "unique": [
-        case(t("int64", N, M, low=0, high=3)),
-        case(t("float32", N, 2, low=0, high=1), axis=0, sorted=False),
-        case(t("int8", N, 4, low=0, high=1), axis=-1),
-        case(t("int64", N, low=0, high=3), sorted=False),
-    ],
-    "compress": [
-        case(F32, v([True, False, True], "bool"), axis=1),
-        case(t("int64", N, M), v([True], "bool")),
-        case(t("bfloat16", 4, N), v([False] * 4, "bool"), axis=0),
-    ],
-    "non_max_suppression": [
-        case(_BOXES, _SCORES, v(3)),
-        case(_BOXES, _SCORES, v([2]), v([0.5], "float32"), v([0.3], "float32"),
-             center_point_box=1),
-        case(_BOXES, _SCORES, None, v(0.5, "float32"), None),
-    ],
-    "random_normal": [
-        case(shape=(N, M), seed=1.0),
-        case(shape=(3,), dtype="float16", mean=5.0, scale=0.1),
-    ],
-    "random_uniform": [
-        case(shape=(N,), dtype="bfloat16", low=-1.0, high=0.0, seed=2.5),
-        case(shape=(), dtype="float64"),
-    ],
-    "bernoulli": [
-        case(t("float32", N, M, low=0, high=1), dtype="float32", seed=3.0),
-        case(t("float16", N, low=0, high=1), dtype="int64"),
-        case(t("float64", N, low=0, high=1), dtype="bool"),
-    ],
-    "multinomial": [
-        case(t("float32", N, 5), samples=M, seed=1.0),
-        case(t("float16", 2, N), samples=4, dtype="int64"),
-    ],
-    "det": [case(t("float32", N, 3, 3)), case(t("float64", 2, N, M, M)), case(t("float32", 2, 2))],
-    "sequence_empty": [case(), case(dtype="int64")],
-    "sequence_construct": [case(F32, t("float32", 2)), case(I64)],
-    "sequence_insert": [
-        case(sequence([1, 2], [3]), t("float32", 2)),
-        case(sequence([1]), t("float32", 2), v(-1)),
-    ],
-    "sequence_erase": [case(sequence([1], [2])), case(sequence([1], [2]), v(0))],
-    "sequence_at": [case(sequence([1], [2, 3]), v(1)), case(sequence([1], [2]), v(-2))],
-    "sequence_length": [case(sequence()), case(sequence([1], [2]))],
-    "sequence_concat": [
-        case(sequence([1, 2], [3]), axis=0),
-        case(sequence([1, 2], [3, 4]), axis=-1, new_axis=True),
-    ],
-    "split_to_sequence": [
-        case(t("float32", N, 4), axis=0),
-        case(t("float32", 4, M), keepdims=False),
-        case(t("int64", 5), v(2)),
-        case(t("int64", 5), v([2, 3])),
-    ],
-    "optional": [case(F32), case(sequence([1]))],
-    "optional_empty": [case(), case(dtype="int64", sequence=True)],
-    "optional_get": [case(Input(_MAYBE, value=np.ones(2, np.float32))), case(F32)],
-    "optional_has": [case(Input(_MAYBE)), case(F32), case(sequence([1]))],
-}  # fmt: skip
-
-HOST_ONNX: dict[str, list[Case]] = {
-    "onnx_reshape": [
-        case(t("float32", 2, 6), v([0, -1, 3]), rank=3),
-        case(t("int8", 2, 0), v([0, 7]), rank=2, allowzero=True),
-    ],
-    "onnx_expand": [case(t("float32", N, 1), v([3, 1, 4]), rank=3), case(t("int64"), v([2]))],
-    "onnx_squeeze": [case(t("float32", 1, 2, 1), None, rank=1), case(t("bool", 1, 2), v([0]))],
-    "onnx_slice": [
-        case(t("float32", 5, N), v([-1]), v([-100]), v([0]), v([-2]), rank=2),
-        case(t("int8", 5), v([1]), v([100]), None, None, rank=1),
-    ],
-    "onnx_pad": [
-        case(t("float32", N, M), v([1, 0, 2, -1]), v(2.0, "float32"), None, rank=2),
-        case(t("float32", N, 4), v([1, 2]), None, v([1]), rank=2, mode="reflect"),
-    ],
-    "onnx_center_crop_pad": [
-        case(t("float32", 5, N), v([3]), rank=2, axes=(0,)),
-        case(t("int64", 4, 4), v([6, 3]), rank=2, axes=(0, 1)),
-    ],
-    "onnx_range": [case(v(1), v(7), v(2), rank=1), case(v(1.0, "float32"), v(-1.0, "float32"),
-                                                        v(-0.5, "float32"), rank=1)],
-    "onnx_shape": [case(F32), case(F32, start=1, end=-1)],
-    "onnx_size": [case(F32), case(t("bool"))],
-}  # fmt: skip
 
 CASES: dict[str, list[Case]] = {
     **ELEMENTWISE,

@@ -13,13 +13,11 @@ from hcomp.ir.ops import OPS, REQUIRED, Infer
 from hcomp.ir.types import OptionalType, SequenceType, TensorType, Type
 from hcomp.reference import REFERENCE
 from hcomp.testing import random_value
-from tests.op_cases import CASES, SIZES, Case, Input
+from tests.op_case import SIZES, Case, Input
+from tests.op_cases import CASES
 
 NAMED = [
-    pytest.param(op, case, id=f"{op}-{i}")
-    for op, cases in CASES.items()
-    if op in OPS
-    for i, case in enumerate(cases)
+    pytest.param(op, case, id=f"{op}-{i}") for op, cases in CASES.items() if op in OPS for i, case in enumerate(cases)
 ]
 
 
@@ -79,9 +77,7 @@ def _assert_fits(value: Any, expected: Type, bound: dict[str, int]) -> None:
 
 @pytest.mark.parametrize(("op", "case"), NAMED)
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda s: "-".join(str(n) for n in s.values()))
-def test_typing_rule_says_what_the_reference_returns(
-    op: str, case: Case, sizes: dict[str, int]
-) -> None:
+def test_typing_rule_says_what_the_reference_returns(op: str, case: Case, sizes: dict[str, int]) -> None:
     types, values = _infer(op, case, sizes), _run(op, case, sizes)
     assert len(values) == len(types)
     bound: dict[str, int] = {}
