@@ -16,7 +16,7 @@ from hcomp.dims import Dim, symbols_of
 from hcomp.dtypes import item_bytes, numpy_dtype
 from hcomp.errors import RunError
 from hcomp.ir.graph import Graph, Node
-from hcomp.ir.ops import UNTYPED
+from hcomp.ir.ops import OPS, UNTYPED
 from hcomp.ir.rewrite import Editor, rewrite
 from hcomp.ir.symbolic import MAX_KNOWN, evaluate_known
 from hcomp.ir.types import TensorType
@@ -130,7 +130,14 @@ def _fits(node: Node, edit: Editor) -> bool:
             # The size depends on the contents (nonzero): at most about that of the input.
             size = GROWTH * taken
         made += size
-    return made <= max(SMALL, taken) or made <= min(GROWTH * taken, LARGEST)
+    if made <= max(SMALL, taken) or made <= min(GROWTH * taken, LARGEST):
+        return True
+    # A weight has to be a constant to be packed: models without their weights have `full` there.
+    return made <= LARGEST and any(
+        reader.op in OPS and OPS[reader.op].cost in ("matmul", "conv")
+        for value in node.outputs
+        for reader in edit.before.users.get(value.name, ())
+    )
 
 
 def _bytes(kind: object) -> int | None:
