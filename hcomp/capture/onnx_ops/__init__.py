@@ -2,6 +2,7 @@
 
 from hcomp.capture.context import Converter
 from hcomp.capture.onnx_ops.attention import ATTENTION
+from hcomp.capture.onnx_ops.attention_linear import ATTENTION_LINEAR
 from hcomp.capture.onnx_ops.cast import CAST
 from hcomp.capture.onnx_ops.contrib_table import CONTRIB
 from hcomp.capture.onnx_ops.control import CONTROL
@@ -28,6 +29,7 @@ from hcomp.capture.onnx_ops.shape_parts import PARTS
 
 _STANDARD = (
     ATTENTION,
+    ATTENTION_LINEAR,
     CAST,
     CONTROL,
     CONV,

@@ -6,16 +6,14 @@ of the whole batch at each step, to uint8 with ONNX's DynamicQuantizeLinear.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hcomp.capture.context import Converter, NodeContext
 from hcomp.capture.onnx_ops.contrib_quantized_matmul import dynamic_product
 from hcomp.capture.onnx_ops.recurrent import activations, direction_of
-from hcomp.dims import DimLike, symbols_of
-from hcomp.ir.builder import GraphBuilder
-from hcomp.ir.types import TensorType
+from hcomp.capture.onnx_ops.recurrent_loop import TimeLoop
+from hcomp.dims import DimLike
 
 
 @dataclass(frozen=True)
@@ -129,58 +127,25 @@ def _loop(
 
     Where sequences end before the others, the last states that they really had are carried apart.
     """
-    steps, batch, _ = c.shape(given.projected)
-    inner = copy.copy(c)
-    inner.b = body = GraphBuilder("step", c.b.names)
-    body.origin = c.b.origin
-    step = body.input("step", TensorType("int64", ()))
-    more = body.input("more", TensorType("bool", ()))
-    carried = [*states, *states] if given.lengths else [*states]
-    formal = [body.input("state", c.b.types[s]) for s in carried]
-    captured: list[str] = []
-
-    def carry(value: str) -> str:
-        if not value:
-            return ""
-        constant = c.b.constant_array(value)
-        if constant is not None:
-            return body.constant(constant, value)
-        captured.append(value)
-        return body.input(value, c.b.types[value])
-
-    held = Direction(*(carry(getattr(given, n)) for n in Direction.__dataclass_fields__))
-    hidden, memory = _step(inner, held, step, formal[:2], functions, coupled)
-    y = hidden
-    final = (hidden, memory)
-    if held.lengths:
-        alive = inner.emit("less", inner.cast(step, "int32"), held.lengths)
-        alive = inner.emit("expand_dims", alive, axis=(1,))
-        # What a finished sequence hands on is 0, as in ONNX Runtime: the batch is quantised as one.
-        y = hidden = inner.emit("where", alive, hidden, inner.scalar(0, "float32"))
-        final = tuple(
-            inner.emit("where", alive, new, old)
-            for new, old in zip((final[0], memory), formal[2:], strict=True)
-        )
-    for symbol in sorted(symbols_of((steps, batch))):
-        _carry_symbol(c, body, captured, symbol)
-    kept = (hidden, memory, *final) if held.lengths else final
-    graph = body.finish([more, *kept, y])
-    trips = c.b.shape_value([steps], scalar=True)
-    stacked = TensorType("float32", (steps, *c.shape(states[0])))
-    *last, stack = c.b.emit_typed(
-        "loop", (trips, "", *carried, *captured), [*(c.b.types[s] for s in carried), stacked],
-        attrs={"carried": len(carried)}, graphs={"body": graph},
-    )  # fmt: skip
-    return stack, *last[-2:]
-
-
-def _carry_symbol(c: NodeContext, body: GraphBuilder, captured: list[str], symbol: str) -> None:
-    if body.introduces(symbol) is None:
-        source = c.b.introduces(symbol)
-        if source is None:
-            raise c.refuse(f"no value brings its size {symbol} into the loop over time")
-        captured.append(source)
-        body.input(source, c.b.types[source])
+    loop = TimeLoop(
+        c, c.shape(given.projected)[0], [*states, *states] if given.lengths else states
+    )
+    inner = loop.c
+    held = Direction(*(loop.carry_in(getattr(given, n)) for n in Direction.__dataclass_fields__))
+    hidden, memory = _step(inner, held, loop.step, loop.states[:2], functions, coupled)
+    if not held.lengths:
+        last, (y,) = loop.finish([hidden, memory], [hidden])
+        return y, *last
+    alive = inner.emit("less", inner.cast(loop.step, "int32"), held.lengths)
+    alive = inner.emit("expand_dims", alive, axis=(1,))
+    final = [
+        inner.emit("where", alive, new, old)
+        for new, old in zip((hidden, memory), loop.states[2:], strict=True)
+    ]
+    # What a finished sequence hands on is 0, as in ONNX Runtime: the batch is quantised as one.
+    hidden = inner.emit("where", alive, hidden, inner.scalar(0, "float32"))
+    last, (y,) = loop.finish([hidden, memory, *final], [hidden])
+    return y, *last[2:]
 
 
 def _step(
