@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hcomp.ir.flat import to_program
+from hcomp.ir.flat import program_constants, to_program
 from hcomp.ir.graph import Graph
 from hcomp.targets.base import EmittedRegion
 
@@ -13,12 +13,14 @@ PROGRAM = "program.json"
 
 def emit_reference(graph: Graph) -> EmittedRegion:
     """Return a region for the `reference` executor; its constants are arguments like any other."""
-    text = json.dumps(to_program(graph), sort_keys=True, separators=(",", ":"))
+    program = to_program(graph)
+    text = json.dumps(program, sort_keys=True, separators=(",", ":"))
     return EmittedRegion(
         executor="reference",
         files={PROGRAM: text.encode()},
         roles={"program": PROGRAM},
-        constants=tuple((c.name, c.array) for c in graph.constants),
+        constants=tuple(program_constants(graph).items()),
+        symbols=tuple(program["symbols"]),
         # A numpy operator may return its input or a view of it.
         fresh_outputs=(False,) * len(graph.outputs),
     )
