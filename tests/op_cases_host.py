@@ -96,6 +96,12 @@ HOST_ONNX: dict[str, list[Case]] = {
         case(t("float32", 5, N), v([3]), rank=2, axes=(0,)),
         case(t("int64", 4, 4), v([6, 3]), rank=2, axes=(0, 1)),
     ],
+    "onnx_col2im": [
+        case(t("float32", N, 2 * 4, 4), v([3, 3]), v([2, 2]), rank=4, strides=(1, 1),
+             dilation=(1, 1), padding=(0,) * 4),
+        case(t("float16", 1, 2, 5), v([5]), v([2]), rank=3, strides=(1,), dilation=(2,),
+             padding=(1, 1)),
+    ],
     "onnx_range": [case(v(1), v(7), v(2), rank=1), case(v(1.0, "float32"), v(-1.0, "float32"),
                                                         v(-0.5, "float32"), rank=1)],
     "onnx_shape": [case(F32), case(F32, start=1, end=-1)],
