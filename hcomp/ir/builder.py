@@ -18,9 +18,8 @@ from hcomp.dims import Dim, symbol, symbols_of
 from hcomp.errors import HcompError
 from hcomp.ir.graph import Constant, Graph, Node, Origin, Value
 from hcomp.ir.ops import OPS, UNTYPED, Infer
-from hcomp.ir.symbolic import MAX_KNOWN, evaluate_known
+from hcomp.ir.symbolic import MAX_KNOWN, evaluate_known, is_whole
 from hcomp.ir.types import TensorType, Type
-
 
 MAX_FOLDED = 4096
 """Larger constant results are left to the fold-constants pass."""
@@ -185,7 +184,7 @@ class GraphBuilder:
         if name in self._known:
             return self._known[name]
         array = self._constants.get(name)
-        if array is None or array.size > MAX_KNOWN or array.dtype.kind not in "iub":
+        if array is None or array.size > MAX_KNOWN or not is_whole(array):
             return None
         return np.array([int(v) for v in array.ravel()], dtype=object).reshape(array.shape)
 
@@ -210,7 +209,9 @@ class GraphBuilder:
         """Yield the attributes of every node made so far."""
         return (node.attrs for node in self._nodes)
 
-    def shape_value(self, values: Sequence[Any], *, scalar: bool = False, hint: str = "dims") -> str:
+    def shape_value(
+        self, values: Sequence[Any], *, scalar: bool = False, hint: str = "dims"
+    ) -> str:
         """Return an int64 tensor that holds dimension expressions (a constant if they are numbers)."""
         if all(isinstance(v, int | np.integer) for v in values):
             array = np.array([int(v) for v in values], np.int64)
@@ -221,12 +222,15 @@ class GraphBuilder:
         """Return the graph with these outputs; unused constants are left out."""
         used = set(outputs).union(*(n.used_inputs for n in self._nodes))
         constants = tuple(Constant(n, a) for n, a in self._constants.items() if n in used)
-        return Graph(
-            self.name, tuple(self._inputs), constants, tuple(self._nodes), tuple(outputs)
-        )
+        return Graph(self.name, tuple(self._inputs), constants, tuple(self._nodes), tuple(outputs))
 
     def _fold(
-        self, op: str, inputs: Sequence[str], attrs: dict[str, Any], types: Sequence[Type], hints: Sequence[str]
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attrs: dict[str, Any],
+        types: Sequence[Type],
+        hints: Sequence[str],
     ) -> tuple[str, ...] | None:
         """Return the outputs as constants where the node is small and all of it is known.
 
@@ -234,7 +238,9 @@ class GraphBuilder:
         """
         if OPS[op].host_only or any(i and i not in self._constants for i in inputs):
             return None
-        if symbols_of(tuple(attrs.values())) or not all(_is_small(self.types[i]) for i in inputs if i):
+        if symbols_of(tuple(attrs.values())) or not all(
+            _is_small(self.types[i]) for i in inputs if i
+        ):
             return None
         if not all(_is_small(t) for t in types):
             return None
@@ -249,9 +255,7 @@ class GraphBuilder:
 
     def _outputs(self, op: str, types: Sequence[Type], hints: Sequence[str]) -> tuple[Value, ...]:
         names = [hints[i] if i < len(hints) and hints[i] else op for i in range(len(types))]
-        values = tuple(
-            Value(self.names.unique(n), t) for n, t in zip(names, types, strict=True)
-        )
+        values = tuple(Value(self.names.unique(n), t) for n, t in zip(names, types, strict=True))
         self.types.update((v.name, v.type) for v in values)
         return values
 

@@ -21,15 +21,35 @@ MAX_KNOWN = 256
 Known: TypeAlias = NDArray[Any]
 
 
+FLOATS = ("float32", "float64")
+WHOLE = frozenset(
+    "cast add subtract multiply negative maximum minimum floor ceil round trunc floor_divide reshape"
+    " expand_dims squeeze broadcast_to permute_dims concat strided_slice take where".split()
+)
+"""Operators that give whole floats from whole floats."""
+
+LARGEST_EXACT = 2**24
+"""float32 holds every whole number below it."""
+
+
 class Undecided(Exception):
     """The answer depends on sizes that are not known yet."""
+
+
+def is_whole(array: NDArray[Any]) -> bool:
+    """Say whether an array holds integers, or floats that are whole and exact."""
+    if array.dtype.kind in "iub":
+        return True
+    if array.dtype.name not in FLOATS or not np.isfinite(array).all():
+        return False
+    return bool((np.abs(array) < LARGEST_EXACT).all() and (array == np.trunc(array)).all())
 
 
 def evaluate_known(
     op: str, inputs: Sequence[Known | None], attrs: Mapping[str, Any], out: Type
 ) -> Known | None:
     """Return the known value of `op` on known inputs, or None where there is none."""
-    if not isinstance(out, TensorType) or out.dtype not in ("int64", "int32", "bool"):
+    if not isinstance(out, TensorType) or not _tracked(op, out.dtype):
         return None
     if op == "dims":
         values = _objects(attrs["values"])
@@ -49,6 +69,14 @@ def evaluate_known(
     except (Undecided, ZeroDivisionError, IndexError, ValueError):
         return None
     return None if result is None or result.size > MAX_KNOWN else result
+
+
+def _tracked(op: str, dtype: str) -> bool:
+    """Say whether a result of this dtype can be known.
+
+    Exporters send sizes through floats (`arange(0, float(n))`): those that stay whole are kept.
+    """
+    return dtype in ("int64", "int32", "bool") or (dtype in FLOATS and op in WHOLE)
 
 
 def _objects(values: Sequence[Any]) -> Known:
@@ -112,7 +140,7 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def _cast(attrs: Mapping[str, Any], x: Known) -> Known | None:
-    if attrs["dtype"] in ("int64", "int32"):
+    if attrs["dtype"] in ("int64", "int32", *FLOATS):
         return x
     if attrs["dtype"] == "bool":
         return _elementwise(lambda v: int(_sign_of(v) != 0))(attrs, x)
@@ -135,7 +163,9 @@ def _slice(attrs: Mapping[str, Any], x: Known) -> Known:
 def _take(attrs: Mapping[str, Any], x: Known, indices: Known) -> Known:
     if any(isinstance(i, Dim) for i in indices.ravel()):
         raise Undecided
-    picked: Known = np.asarray(np.take(x, indices.astype(np.int64), axis=attrs["axis"]), dtype=object)
+    picked: Known = np.asarray(
+        np.take(x, indices.astype(np.int64), axis=attrs["axis"]), dtype=object
+    )
     return picked
 
 
@@ -171,6 +201,10 @@ RULES: dict[str, Callable[..., Known | None]] = {
     "maximum": _elementwise(dim_max),
     "minimum": _elementwise(dim_min),
     "negative": _elementwise(lambda a: -a),
+    "floor": lambda attrs, x: x,
+    "ceil": lambda attrs, x: x,
+    "round": lambda attrs, x: x,
+    "trunc": lambda attrs, x: x,
     "abs": _elementwise(lambda a: dim_max(a, -a)),
     "equal": _elementwise(_equal),
     "not_equal": _elementwise(lambda a, b: 1 - _equal(a, b)),

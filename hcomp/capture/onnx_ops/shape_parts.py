@@ -61,9 +61,11 @@ def _slice(c: NodeContext) -> str:
 
 
 def _late(c: NodeContext) -> str:
-    if c.opset < 10:
-        raise c.refuse("the rank of its input is known only at run time")
+    """Slice where a parameter, or the rank, comes at run time."""
     names = [c.optional(i) for i in range(5)]
+    if c.opset < 10:
+        given = [c.attr(name) for name in ("starts", "ends", "axes")]
+        names[1:] = ["" if v is None else c.tensor(v, "int64") for v in given]
     return c.b.emit("onnx_slice", *names, rank=c.type(0).rank)
 
 
