@@ -36,6 +36,7 @@ from hcomp.targets.cpu.schedule.nest import (
     loads,
     loop,
     product,
+    register_buffer,
     seq,
     simple,
     store,
@@ -294,19 +295,19 @@ class _Emitter:
         target: Expr,
     ) -> Stmt:
         shape, lanes, vectors = self.shape, self.lanes, self.vectors
-        held = buffer("held", [shape.rows * self.width], "float32", "local")
+        held = [register_buffer("held", self.width, "float32") for _ in range(shape.rows)]
         zero = tirx.const(0, "float32")
         spots = [(r, v) for r in range(shape.rows) for v in range(vectors)]
 
         def lane(body: Callable[[Expr], Stmt]) -> Stmt:
             return loop(imm(lanes), body, "lane", VECTORIZED)
 
-        def slot(r: int, v: int, l: Expr) -> Expr:
-            return imm((r * vectors + v) * lanes) + l
+        def slot(v: int, l: Expr) -> Expr:
+            return imm(v * lanes) + l
 
-        out: list[Stmt] = [tirx.AllocBuffer(held)]
+        out: list[Stmt] = [tirx.AllocBuffer(row) for row in held]
         for r, v in spots:
-            out.append(lane(lambda l, r=r, v=v: store(held, zero, slot(r, v, l))))
+            out.append(lane(lambda l, r=r, v=v: store(held[r], zero, slot(v, l))))
 
         def tap(channel: Expr, taps: list[Expr]) -> list[Stmt]:
             where = self._source(planes, image, group, channel, taps, position)
@@ -316,7 +317,7 @@ class _Emitter:
 
                 def add(l: Expr, r: int = r, v: int = v, scalar: Expr = scalar) -> Stmt:
                     vector = where(imm(v * lanes) + l)
-                    return store(held, load(held, slot(r, v, l)) + scalar * vector, slot(r, v, l))
+                    return store(held[r], load(held[r], slot(v, l)) + scalar * vector, slot(v, l))
 
                 body.append(lane(add))
             return body
@@ -328,7 +329,7 @@ class _Emitter:
             out.append(
                 lane(
                     lambda l, r=r, v=v: store(
-                        sums, load(held, slot(r, v, l)), imm(r), target + imm(v * lanes) + l
+                        sums, load(held[r], slot(v, l)), imm(r), target + imm(v * lanes) + l
                     )
                 )
             )

@@ -27,6 +27,7 @@ from hcomp.targets.cpu.schedule.nest import (
     load,
     loads,
     loop,
+    register_buffer,
     seq,
     simple,
     store,
@@ -258,18 +259,26 @@ class _Variant:
         out: list[Stmt] = []
         first_row = tile_number * imm(tile.rows)
         known = as_int(self.rows)
-        if known is None or known % tile.rows != 0:
+        if tile.rows > 1 and (known is None or known % tile.rows != 0):
             first_row = tirx.min(first_row, self.rows - imm(tile.rows))
         first_row = let("row", first_row, out)
-        sums = buffer("sums", [tile.rows * tile.columns], found.accumulator, "local")
-        out.append(tirx.AllocBuffer(sums))
+        sums = [register_buffer("sums", tile.columns, found.accumulator) for _ in range(tile.rows)]
+        out.extend(tirx.AllocBuffer(row) for row in sums)
         zero = tirx.const(0, found.accumulator)
-        for vector in range(tile.rows * tile.vectors):
-            out.append(self._lanes(lambda at: store(sums, zero, at), imm(vector * tile.lanes)))
+        # A store before the sums are dead keeps TVM from giving both buffers the same storage.
+        out.append(store(self.done, zero, imm(0)))
+        for row, v in self._spots():
+            out.append(
+                self._lanes(lambda at, row=row: store(sums[row], zero, at), imm(v * tile.lanes))
+            )
         points = [self._row_point(outer, first_row + imm(r), out) for r in range(tile.rows)]
         out.append(self._accumulate(points, panel, sums))
         out.extend(self._finish(outer, first_row, sums))
         return seq(out)
+
+    def _spots(self) -> list[tuple[int, int]]:
+        """Return every (row, vector) of the register tile."""
+        return [(r, v) for r in range(self.tile.rows) for v in range(self.tile.vectors)]
 
     def _lanes(self, body: Callable[[Expr], Stmt], base: Expr) -> Stmt:
         """Return `body(base + lane)` for every lane of one vector, as one vector statement."""
@@ -287,7 +296,7 @@ class _Variant:
         }
         return {**outer, **bound}
 
-    def _accumulate(self, points: list[dict[Any, Expr]], panel: Any, sums: Any) -> Stmt:
+    def _accumulate(self, points: list[dict[Any, Expr]], panel: Any, sums: list[Any]) -> Stmt:
         found, tile = self.found, self.tile
 
         def step(inner: dict[Any, Expr]) -> Stmt:
@@ -295,11 +304,13 @@ class _Variant:
             for r, point in enumerate(points):
                 a = substitute(found.a, {**point, **inner})
                 for v in range(tile.vectors):
-                    base = imm((r * tile.vectors + v) * tile.lanes)
+                    base = imm(v * tile.lanes)
 
-                    def add(lane: Expr, a: Expr = a, v: int = v, base: Expr = base) -> Stmt:
+                    def add(
+                        lane: Expr, a: Expr = a, v: int = v, base: Expr = base, r: int = r
+                    ) -> Stmt:
                         b = self._b(points[0], inner, panel, v, lane)
-                        return store(sums, load(sums, base + lane) + a * b, base + lane)
+                        return store(sums[r], load(sums[r], base + lane) + a * b, base + lane)
 
                     body.append(self._lanes(add, imm(0)))
             return seq(body)
@@ -341,18 +352,20 @@ class _Variant:
         column = point[found.column] + imm(offset) + lane
         return substitute(found.b, {**point, **inner, found.column: column})
 
-    def _finish(self, outer: dict[Any, Expr], first_row: Expr, sums: Any) -> list[Stmt]:
+    def _finish(self, outer: dict[Any, Expr], first_row: Expr, sums: list[Any]) -> list[Stmt]:
         """Copy the sums out of the registers, then store each element through the epilogue.
 
         The copy keeps `sums` free of variable indices (LLVM then holds it in registers) and lets one
-        compact loop serve all rows. It lives in another scope than `sums`, because TVM reuses dead
-        storage of one scope, and a reused `sums` would get variable indices after all.
+        compact loop serve all rows.
         """
         tile, found, done = self.tile, self.found, self.done
         out: list[Stmt] = []
-        for vector in range(tile.rows * tile.vectors):
-            base = imm(vector * tile.lanes)
-            out.append(self._lanes(lambda at: store(done, load(sums, at), at), base))
+        for number, v in self._spots():
+
+            def keep(at: Expr, number: int = number) -> Stmt:
+                return store(done, load(sums[number], at), imm(number * tile.columns) + at)
+
+            out.append(self._lanes(keep, imm(v * tile.lanes)))
         first = outer[found.column]
 
         def row(body: Callable[[dict[Any, Expr], Expr], Stmt]) -> Stmt:

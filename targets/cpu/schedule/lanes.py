@@ -21,11 +21,11 @@ from hcomp.targets.cpu.schedule.nest import (
     VECTORIZED,
     Stmt,
     as_int,
-    buffer,
     imm,
     load,
     loads,
     loop,
+    register_buffer,
     same,
     seq,
     store,
@@ -89,7 +89,7 @@ def _emit(node: Any, op: type, term: Any, width: int, extent: int | None) -> Stm
     if extent is not None and extent < groups * width:
         groups = 1
     step = groups * width
-    sums = buffer("lanes", [step], dtype, "local")
+    sums = register_buffer("lanes", step, dtype)
     start = _identity(op, dtype)
     k, first, total = node.loop_var, node.min, node.extent
 

@@ -66,6 +66,15 @@ def buffer(name: str, shape: Sequence[Expr], dtype: str, scope: str = "global") 
     return tirx.decl_buffer(dims, dtype, name=name, scope=scope, data_alignment=64)
 
 
+def register_buffer(name: str, elements: int, dtype: str) -> Buffer:
+    """Return a buffer that LLVM keeps in vector registers.
+
+    Two conditions: every index is a constant, and it is small and in scope `global`, because TVM
+    puts those on the stack and everything else on the heap, from where LLVM may not lift it.
+    """
+    return buffer(name, [elements], dtype)
+
+
 def let(name: str, value: Expr, out: list[Stmt]) -> Expr:
     """Bind `value` to a variable by a statement appended to `out`; constants stay constants."""
     if as_int(value) is not None or isinstance(value, tvm.ir.Var):
