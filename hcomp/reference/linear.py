@@ -7,6 +7,7 @@ sum is certain to be exact in them, which is many times faster than numpy's inte
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -25,8 +26,12 @@ from hcomp.reference.numeric import (
 
 Ints = Sequence[int]
 
-_BUFFER = 16 << 20
-"""Elements of the patch matrix that a convolution builds at once."""
+_BUFFER = 1 << 20
+"""Elements of the patch matrix that a convolution builds at once: what stays near the processor."""
+_CACHED = 1 << 16
+"""Elements of the output that a depthwise convolution works on at once."""
+_FEW = 4
+"""Up to so many outputs for each input channel, passes over the output are faster than patches."""
 
 
 def matmul(a: Array, b: Array, *, out_dtype: str = "") -> Array:
@@ -80,12 +85,10 @@ def conv(
     target = out_dtype_of(x, out_dtype)
     kernel = weight.shape[2:]
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
-        raise ValueError(
-            f"{x.shape[1]} channels, weight {list(weight.shape)} and {groups} groups do not fit"
-        )
+        raise ValueError(f"{x.shape[1]} channels, weight {list(weight.shape)} and {groups} groups do not fit")
     data, taps = _operands(x, weight, prod(weight.shape[1:]), target)
     windows = window_view(padded(data, padding, 0), kernel, strides, dilation)
-    if weight.shape[1] == 1:
+    if weight.shape[1] == 1 and weight.shape[0] <= _FEW * x.shape[1]:
         return _rounded(_depthwise(windows, taps), target)
     return _rounded(_by_patches(windows, taps, groups), target)
 
@@ -115,10 +118,7 @@ def window_view(x: Array, kernel: Ints, strides: Ints, dilation: Ints) -> Array:
         ValueError: a window is larger than the tensor.
     """
     span = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-    out = [
-        (size - reach) // step + 1
-        for size, reach, step in zip(x.shape[2:], span, strides, strict=True)
-    ]
+    out = [(size - reach) // step + 1 for size, reach, step in zip(x.shape[2:], span, strides, strict=True)]
     if min(out, default=1) < 0 or min(kernel, default=1) < 1:
         raise ValueError(f"windows of {span} do not fit into {list(x.shape[2:])}")
     steps = x.strides[2:]
@@ -131,16 +131,21 @@ def window_view(x: Array, kernel: Ints, strides: Ints, dilation: Ints) -> Array:
 def _depthwise(windows: Array, weight: Array) -> Array:
     """Return the convolution whose every output channel reads one input channel."""
     n = weight.ndim - 2
-    channels = windows.shape[1]
-    repeat = weight.shape[0] // channels
+    batch, channels = windows.shape[:2]
     out = windows.shape[2 : 2 + n]
-    # [N, C, 1, *out] times [C, repeat, 1...]: one pass over the output for each tap.
-    result = np.zeros((windows.shape[0], channels, repeat, *out), windows.dtype)
+    repeat = weight.shape[0] // channels
+    result = np.zeros((batch, channels, repeat, *out), windows.dtype)
     taps = weight.reshape(channels, repeat, *weight.shape[2:])
-    for tap in np.ndindex(*weight.shape[2:]):
-        factor = taps[(slice(None), slice(None), *tap)].reshape(channels, repeat, *(1,) * n)
-        result += windows[(slice(None), slice(None), None, ..., *tap)] * factor
-    return result.reshape(windows.shape[0], weight.shape[0], *out)
+    # As many channels at once as stay in the cache from one tap to the next.
+    step = max(_CACHED // max(repeat * prod(out), 1), 1)
+    for image, start in product(range(batch), range(0, channels, step)):
+        part = slice(start, start + step)
+        target, source = result[image, part], windows[image, part, None]
+        scratch = np.empty_like(target)
+        for tap in np.ndindex(*weight.shape[2:]):
+            factor = taps[(part, slice(None), *tap)].reshape(-1, repeat, *(1,) * n)
+            target += np.multiply(source[(..., *tap)], factor, out=scratch)
+    return result.reshape(batch, weight.shape[0], *out)
 
 
 def _by_patches(windows: Array, weight: Array, groups: int) -> Array:
@@ -190,9 +195,7 @@ def conv_transpose(
     kernel = weight.shape[2:]
     length = [
         (size - 1) * s + (k - 1) * d + 1 + extra
-        for size, s, k, d, extra in zip(
-            x.shape[2:], strides, kernel, dilation, output_padding, strict=True
-        )
+        for size, s, k, d, extra in zip(x.shape[2:], strides, kernel, dilation, output_padding, strict=True)
     ]
     batch, each_in, each_out = x.shape[0], x.shape[1] // groups, weight.shape[1]
     total = np.zeros((batch, groups * each_out, *length), data.dtype)
@@ -212,6 +215,4 @@ def conv_transpose(
     return _rounded(padded(total, [-p for p in padding], 0), x.dtype)
 
 
-TABLE: dict[str, Function] = quiet_table(
-    {"matmul": matmul, "conv": conv, "conv_transpose": conv_transpose}
-)
+TABLE: dict[str, Function] = quiet_table({"matmul": matmul, "conv": conv, "conv_transpose": conv_transpose})
