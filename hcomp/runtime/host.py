@@ -10,7 +10,7 @@ import numpy as np
 from tvm_ffi import from_dlpack
 
 from hcomp.errors import ArtifactError
-from hcomp.runtime.library import first_line
+from hcomp.runtime.library import one_line
 from hcomp.runtime.values import to_array
 
 HostRegion = Callable[[list[Any], list[int]], Sequence[Any]]
@@ -60,7 +60,7 @@ def onnx_region(model: memoryview, threads: int) -> HostRegion:
     try:
         session = onnxruntime.InferenceSession(bytes(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common base below Exception
-        reason = first_line(error)
+        reason = one_line(error)
         raise ArtifactError(f"ONNX Runtime refuses the model: {reason}") from error
     inputs = [argument.name for argument in session.get_inputs()]
     outputs = [argument.name for argument in session.get_outputs()]

@@ -81,7 +81,8 @@ class InputBinder:
         self._names = frozenset(spec.name for spec in specs)
         self.known_shapes: set[tuple[Shape | None, ...]] = set()
         shapes = [row.shape for row in self.rows]
-        self.static_shapes = None if None in shapes else shapes
+        # Shapes without elements take the long way each time.
+        self.static_shapes = None if any(s is None or 0 in s for s in shapes) else shapes
         self.all_plain = all(row.is_plain for row in self.rows)
 
     def bind(self, inputs: Mapping[str, object]) -> Bound:
@@ -116,7 +117,8 @@ class InputBinder:
         for i, row in enumerate(self.rows):
             value = values[i]
             if row.is_plain and isinstance(value, np.ndarray):
-                if value.flags.carray:
+                # Without elements any strides are contiguous to numpy, but not to TVM.
+                if value.flags.carray and value.size:
                     values[i] = tensor = from_dlpack(value)
                     where = tensor.data_ptr()
                     if not where & MISALIGNED:
@@ -142,7 +144,7 @@ class InputBinder:
         if (key := tuple(shapes)) in self.known_shapes:
             return
         self._check_new_shapes(shapes)
-        if len(self.known_shapes) < MAX_KNOWN_SHAPES:
+        if len(self.known_shapes) < MAX_KNOWN_SHAPES and not any(0 in s for s in shapes if s):
             self.known_shapes.add(key)
 
     def _check_new_shapes(self, shapes: Sequence[Shape | None]) -> None:

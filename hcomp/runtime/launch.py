@@ -12,7 +12,7 @@ from hcomp.artifact.program import Constant, Launch
 from hcomp.artifact.types import TensorType
 from hcomp.errors import ArtifactError, HcompError, RunError
 from hcomp.runtime.host import HostRegion, onnx_region, reference_region
-from hcomp.runtime.library import first_line
+from hcomp.runtime.library import one_line
 from hcomp.runtime.resources import Resources
 from hcomp.runtime.values import CARRIERS, from_carrier, to_array, to_host, to_tensor
 from hcomp.runtime.vm import KernelRegion, vm_region
@@ -160,5 +160,5 @@ def _as_tensor(step: Launch, index: int, value: object) -> Tensor:
 def failed(step: Launch, error: Exception) -> RunError:
     """Return the error of a region that failed: the region, its first nodes, and the reason."""
     nodes = f" ({', '.join(step.nodes[:3])}{', ...' if len(step.nodes) > 3 else ''})" if step.nodes else ""
-    reason = str(error) if isinstance(error, HcompError) else first_line(error)
+    reason = str(error) if isinstance(error, HcompError) else one_line(error)
     return RunError(f"region {step.region}{nodes} failed on {step.device}: {reason}")

@@ -30,6 +30,8 @@ NO_COMPILER = "/nonexistent/c++"
 # 12 us, against 34 us without spinning.
 POOL_SETTINGS = {"TVM_BIND_THREADS": "0", "TVM_THREAD_POOL_SPIN_COUNT": "1000"}
 
+MAX_REASON = 300
+
 _LOCK = threading.Lock()
 
 
@@ -75,11 +77,11 @@ def load_executable(program: memoryview, objects: memoryview | None) -> Any:
             if objects is not None:
                 executable.import_module(_linker().load_module(bytes(objects), cxx=NO_COMPILER))
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ArtifactError(f"the kernels cannot be loaded: {first_line(error)}") from error
+        raise ArtifactError(f"the kernels cannot be loaded: {one_line(error)}") from error
     return executable
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text that says something."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)
+def one_line(error: BaseException) -> str:
+    """Return an error's text on one line, cut where it gets long."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= MAX_REASON else text[: MAX_REASON - 3] + "..."

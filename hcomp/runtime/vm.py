@@ -12,7 +12,7 @@ from typing import Any
 from tvm_ffi import Shape, Tensor
 
 from hcomp.errors import ArtifactError
-from hcomp.runtime.library import first_line, load_executable
+from hcomp.runtime.library import load_executable, one_line
 
 ENTRY = "main"
 CPU_TYPE, CPU_ID, POOLED_MEMORY = 1, 0, 2
@@ -40,7 +40,7 @@ def vm_region(program: memoryview, objects: memoryview | None, constants: Sequen
     try:
         idle = [new_machine()]
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"the kernels cannot be loaded: {first_line(error)}") from error
+        raise ArtifactError(f"the kernels cannot be loaded: {one_line(error)}") from error
 
     def call(inputs: list[Any], symbols: list[int] | None) -> Any:
         arguments = inputs + bound if bound else inputs
