@@ -62,6 +62,23 @@ def _swap(c: NodeContext, value: str) -> str:
     return c.emit("permute_dims", value, axes=(1, 0, 2)) if value else ""
 
 
+def _of_rank_three(c: NodeContext, value: str) -> str:
+    """Return a value whose rank comes at run time (out of an If) as the [., ., .] that it must be."""
+    if not value or c.ranked(value):
+        return value
+    # Squeezing no axis is the identity; `dynamic` checks the rank.
+    static: dict[str, object] = {"axis": ()}
+    return c.b.dynamic("squeeze", [value], static=static, bound={}, dtypes=[c.dtype(value)], rank=3)[0]
+
+
+def _sized(c: NodeContext, x: str, states: Sequence[str]) -> tuple[str, list[str]]:
+    """Return x [T, B, I] and the states [D, B, H] with the sizes that the weights tell."""
+    steps, batch, _ = c.shape(x)
+    directions, _, hidden = c.shape(2)
+    x = c.reshape(x, (steps, batch, c.shape(1)[2]))
+    return x, [c.reshape(s, (directions, batch, hidden)) if s else "" for s in states]
+
+
 def _recurrent(op: str, default: Sequence[str], states: int) -> Converter:
     def convert(c: NodeContext) -> Sequence[str]:
         direction = direction_of(c)
@@ -73,9 +90,12 @@ def _recurrent(op: str, default: Sequence[str], states: int) -> Converter:
         # The weights say the hidden size; output_sequence (opset 1) only names an output.
         c.ignore("hidden_size", "output_sequence")
         batch_first = c.attr("layout", 0) == 1
-        x, initial = c.input(0), [c.optional(5 + i) for i in range(states)]
+        x = _of_rank_three(c, c.input(0))
+        initial = [_of_rank_three(c, c.optional(5 + i)) for i in range(states)]
         if batch_first:
             x, initial = _swap(c, x), [_swap(c, s) for s in initial]
+        if x != c.input(0) or any(not c.ranked(5 + i) for i in range(states) if c.has(5 + i)):
+            x, initial = _sized(c, x, initial)
         inputs = [x, c.input(1), c.input(2), c.optional(3), _lengths(c, 4), *initial]
         if op == "lstm":
             inputs.append(c.optional(7))
