@@ -6,6 +6,7 @@ from hcomp.capture.onnx_ops.attention_linear import ATTENTION_LINEAR
 from hcomp.capture.onnx_ops.cast import CAST
 from hcomp.capture.onnx_ops.contrib_table import CONTRIB
 from hcomp.capture.onnx_ops.control import CONTROL
+from hcomp.capture.onnx_ops.control_scan import SCANS
 from hcomp.capture.onnx_ops.conv import CONV
 from hcomp.capture.onnx_ops.creation import CREATION
 from hcomp.capture.onnx_ops.gather import GATHER
@@ -23,6 +24,7 @@ from hcomp.capture.onnx_ops.reduce_loss import LOSS
 from hcomp.capture.onnx_ops.reduce_scan import SCAN
 from hcomp.capture.onnx_ops.resize import RESIZE
 from hcomp.capture.onnx_ops.rotary import ROTARY
+from hcomp.capture.onnx_ops.sequence import SEQUENCE
 from hcomp.capture.onnx_ops.shape import SHAPE
 from hcomp.capture.onnx_ops.shape_pad import PAD
 from hcomp.capture.onnx_ops.shape_parts import PARTS
@@ -32,6 +34,8 @@ _STANDARD = (
     ATTENTION_LINEAR,
     CAST,
     CONTROL,
+    SCANS,
+    SEQUENCE,
     CONV,
     CREATION,
     GATHER,

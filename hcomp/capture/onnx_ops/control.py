@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from onnx import GraphProto
@@ -12,6 +13,8 @@ from hcomp.capture.onnx_graph import Scope, convert_subgraph, finish_subgraph
 from hcomp.dims import Dim, DimLike, symbols_of
 from hcomp.ir.graph import Graph
 from hcomp.ir.types import OpaqueType, OptionalType, SequenceType, TensorType, Type
+
+Convert: TypeAlias = Callable[[list[Type]], tuple[Scope, list[str]]]
 
 MAX_ROUNDS = 8
 """Types only get looser, each dim once, so a loop's types settle in a few rounds."""
@@ -45,11 +48,11 @@ def _emit_if(c: NodeContext, condition: str, scopes: dict[str, tuple[Scope, list
         [scope.builder.types[o] for o in outputs] for scope, outputs in scopes.values()
     )
     types = [_join(c, a, b) for a, b in zip(then_types, else_types, strict=True)]
-    graphs, captures = _close(scopes)
+    graphs, captures = close(scopes)
     return c.b.emit_typed("if", (condition, *captures), types, graphs=graphs)
 
 
-def _close(scopes: dict[str, tuple[Scope, list[str]]]) -> tuple[dict[str, Graph], tuple[str, ...]]:
+def close(scopes: dict[str, tuple[Scope, list[str]]]) -> tuple[dict[str, Graph], tuple[str, ...]]:
     """Finish several subgraphs so that all take the same captured values in the same order."""
     wanted: dict[str, None] = {}
     for scope, outputs in scopes.values():
@@ -106,20 +109,16 @@ def _join_dim(c: NodeContext, a: DimLike, b: DimLike) -> DimLike:
 def _loop(c: NodeContext) -> Sequence[str]:
     body: GraphProto = c.required("body")
     carried = [c.input(i) for i in range(2, len(c.inputs))]
-    scope, outputs = _settle(c, body, [c.b.types[v] for v in carried])
-    count = len(carried)
-    inner = [scope.builder.types[o] for o in outputs]
-    trips = _trips(c, scope, outputs[0], body)
-    scan_types = [_stack(c, t, trips) for t in inner[1 + count :]]
-    final = [
-        _join(c, c.b.types[v], t) for v, t in zip(carried, inner[1 : 1 + count], strict=True)
-    ]
-    graphs, captures = _close({"body": (scope, outputs)})
+    names = [i.name for i in body.input]
+
+    def convert(types: list[Type]) -> tuple[Scope, list[str]]:
+        formals = [TensorType("int64", ()), TensorType("bool", ()), *types]
+        return convert_subgraph(c.scope, body, list(zip(names, formals, strict=True)))
+
+    settled = settle(c, [c.b.types[v] for v in carried], convert)
+    trips = _trips(c, settled[0], settled[1][0], body)
     first = _scalar(c, c.optional(0)), _scalar(c, c.optional(1))
-    return c.b.emit_typed(
-        "loop", (*first, *carried, *captures), [*final, *scan_types],
-        attrs={"carried": count}, graphs=graphs,
-    )  # fmt: skip
+    return emit_loop(c, first, carried, settled, trips)
 
 
 def _scalar(c: NodeContext, value: str) -> str:
@@ -129,18 +128,39 @@ def _scalar(c: NodeContext, value: str) -> str:
     return value
 
 
-def _settle(c: NodeContext, body: GraphProto, types: list[Type]) -> tuple[Scope, list[str]]:
-    """Convert the body, loosening the types of carried values until an iteration keeps them."""
-    names = [i.name for i in body.input]
+def settle(c: NodeContext, types: list[Type], convert: Convert) -> tuple[Scope, list[str]]:
+    """Return a body's scope and outputs, the types of carried values loosened until an iteration keeps them.
+
+    `convert` makes the body for given types; its outputs are the condition, the carried values, the scans.
+    """
     for _ in range(MAX_ROUNDS):
-        formals = [TensorType("int64", ()), TensorType("bool", ()), *types]
-        scope, outputs = convert_subgraph(c.scope, body, list(zip(names, formals, strict=True)))
+        scope, outputs = convert(types)
         made = [scope.builder.types[o] for o in outputs[1 : 1 + len(types)]]
         loosened = [_loosen(c, old, new) for old, new in zip(types, made, strict=True)]
         if loosened == types:
             return scope, outputs
         types = loosened
     raise c.refuse("the types of its carried values do not settle")
+
+
+def emit_loop(
+    c: NodeContext,
+    first: tuple[str, str],
+    carried: Sequence[str],
+    body: tuple[Scope, list[str]],
+    trips: DimLike,
+) -> tuple[str, ...]:
+    """Add a `loop` with a settled body; `first` are the trip count and the condition ("" absent)."""
+    scope, outputs = body
+    count = len(carried)
+    inner = [scope.builder.types[o] for o in outputs]
+    scan_types = [_stack(c, t, trips) for t in inner[1 + count :]]
+    final = [_join(c, c.b.types[v], t) for v, t in zip(carried, inner[1 : 1 + count], strict=True)]
+    graphs, captures = close({"body": body})
+    return c.b.emit_typed(
+        "loop", (*first, *carried, *captures), [*final, *scan_types],
+        attrs={"carried": count}, graphs=graphs,
+    )  # fmt: skip
 
 
 def _loosen(c: NodeContext, old: Type, new: Type) -> Type:
