@@ -6,7 +6,7 @@ The grammar, `*` for any number of times, `?` for optional:
     constant  = "const" value ":" type "=" ("sha256:" hex | "[" element,* "]" | base64
                                             | "ramp" | "ones" | "zeros")
     node      = (value,* | "_") "=" word "(" (value | "_"),* ")" attributes? payload? placement?
-                (":" type,*)? ("from" string*)? ("{" (word "=" graph)* "}")?
+                (":" type,*)? ("from" string*)? ("with" "{" (word "=" graph)* "}")?
     attributes = "{" (word "=" attribute),* "}"
     attribute = string | "none" | "true" | "false" | number | dimension | "[" attribute,* "]"
     payload   = "payload" "=" base64
@@ -155,9 +155,7 @@ class _Reader:
         if scan.sees('base64"'):
             data = self.base64()
             if dtype == "string" or len(data) != prod(shape) * numpy_dtype(dtype).itemsize:
-                raise scan.error_at(
-                    start, f"expected the bytes of {dtype}{list(shape)}, found {len(data)}"
-                )
+                raise scan.error_at(start, f"expected the bytes of {dtype}{list(shape)}, found {len(data)}")
             little = np.frombuffer(data, numpy_dtype(dtype).newbyteorder("<"))
             return little.astype(numpy_dtype(dtype)).reshape(shape)
         word = scan.plain_word("sha256:..., [values], ramp, ones or zeros")
@@ -165,25 +163,17 @@ class _Reader:
             scan.symbol(":")
             return self.lookup(name, scan.digest(), dtype, shape, start)
         if word not in _FILL or dtype == "string":
-            raise scan.error_at(
-                start, f"expected sha256:..., [values], ramp, ones or zeros, found {word!r}"
-            )
+            raise scan.error_at(start, f"expected sha256:..., [values], ramp, ones or zeros, found {word!r}")
         return _FILL[word](shape).astype(numpy_dtype(dtype))
 
-    def lookup(
-        self, name: str, digest: str, dtype: str, shape: tuple[int, ...], start: int
-    ) -> NDArray[Any]:
+    def lookup(self, name: str, digest: str, dtype: str, shape: tuple[int, ...], start: int) -> NDArray[Any]:
         """Return the contents for a digest; its type must be what the text says."""
         array = self.known.get(digest)
         if array is None:
-            raise self.scan.error_at(
-                start, f"the data of %{name} is missing: none was given for it"
-            )
+            raise self.scan.error_at(start, f"the data of %{name} is missing: none was given for it")
         found = Constant(name, array).type
         if found != TensorType(dtype, shape):
-            raise self.scan.error_at(
-                start, f"the data of %{name} is {found}, the text says {TensorType(dtype, shape)}"
-            )
+            raise self.scan.error_at(start, f"the data of %{name} is {found}, the text says {TensorType(dtype, shape)}")
         return array
 
     def elements(self, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -250,7 +240,8 @@ class _Reader:
     def graphs(self) -> dict[str, Graph]:
         scan = self.scan
         found: dict[str, Graph] = {}
-        if scan.skip("{"):
+        if scan.skip_word("with"):
+            scan.symbol("{")
             while not scan.skip("}"):
                 name = scan.any_word("a subgraph's name or }")
                 scan.symbol("=")

@@ -78,7 +78,7 @@ def graph_lines(
         if not node.graphs:
             yield Line(text, (node,))
             continue
-        yield Line(text + " {", (node,))
+        yield Line(text + " with {", (node,))
         for name, body in node.graphs.items():
             yield from graph_lines(body, annotations, f"{word_text(name)} = ", indent + 2)
         yield Line(f"{left}  }}", (node,))
@@ -116,9 +116,7 @@ def word_text(word: str) -> str:
 
 def quote(text: str) -> str:
     r"""Return `text` in double quotes; `"` and `\` are escaped, what is unprintable is \u{hex}."""
-    escaped = "".join(
-        "\\" + c if c in '"\\' else c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in text
-    )
+    escaped = "".join("\\" + c if c in '"\\' else c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in text)
     return f'"{escaped}"'
 
 
