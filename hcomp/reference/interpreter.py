@@ -81,9 +81,7 @@ class Interpreter:
         """Return the outputs, with constants and symbols given by name; see `run`."""
         return self._run(inputs, constants, dict(symbols or {}))
 
-    def _run(
-        self, inputs: Sequence[Any], constants: Mapping[str, Any], sizes: dict[str, int]
-    ) -> list[Any]:
+    def _run(self, inputs: Sequence[Any], constants: Mapping[str, Any], sizes: dict[str, int]) -> list[Any]:
         for check, value in zip(self._checks, inputs, strict=True):
             check(value, sizes)
         return self._body.run(inputs, _Frame(constants, sizes))
@@ -105,17 +103,12 @@ class _InputCheck:
             raise self._error(value)
         for dim, size in zip(self.shape, value.shape, strict=True):
             name = _plain_symbol(dim)
-            if name is not None:
-                fits = sizes.setdefault(name, size) == size
-            else:
-                fits = not isinstance(dim, int) or dim == size
-            if not fits:
-                raise self._error(value, name and f" with {name} = {sizes[name]}")
+            wanted = dim if name is None else sizes.setdefault(name, size)
+            if isinstance(wanted, int) and wanted != size:
+                raise self._error(value, name and f" with {name} = {wanted}")
 
     def _error(self, value: Any, where: str | None = None) -> RunError:
-        return RunError(
-            f"input {self.name!r}: expected {self.text}{where or ''}, found {list(value.shape)}"
-        )
+        return RunError(f"input {self.name!r}: expected {self.text}{where or ''}, found {list(value.shape)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +273,7 @@ def _prepare_loop(node: Json, extern: Extern | None) -> Call:
             for row, value in zip(rows, rest[carried:], strict=True):
                 row.append(value)
             iteration += 1
-        stacked = (
-            np.stack(row) if row else scan.array(frame.sizes)
-            for row, scan in zip(rows, scans, strict=True)
-        )
+        stacked = (np.stack(row) if row else scan.array(frame.sizes) for row, scan in zip(rows, scans, strict=True))
         return (*state, *stacked)
 
     return call
