@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.vm_artifact import Maker
 
 from hcomp.artifact import Artifact, layout
 from hcomp.artifact.layout import read_zip, write_zip
 from hcomp.errors import ArtifactError
+from tests.vm_artifact import Maker
 
 
 def small() -> Artifact:
@@ -22,9 +22,7 @@ def small() -> Artifact:
     maker = Maker()
     maker.constant("c", np.arange(300, dtype=np.float32))
     maker.constant("d", np.arange(7, dtype=np.int8))
-    maker.steps.append(
-        {"kind": "copy", "value": "c", "to": "y", "from": "cpu", "to_device": "null", "free": ["c"]}
-    )
+    maker.steps.append({"kind": "copy", "value": "c", "to": "y", "from": "cpu", "to_device": "null", "free": ["c"]})
     maker.members["plan.json"] = b"{}"
     maker.members["graph.hir"] = b"graph @g() {\n}\n"
     return maker.artifact({"x": ("float32", [1, "N"])}, {"y": ("float32", [300])})

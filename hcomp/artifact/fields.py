@@ -125,9 +125,7 @@ def _as_object(value: object, where: str) -> dict[str, object]:
 
 def _fail(where: str, expected: str, found: object) -> NoReturn:
     text = repr(found)
-    raise ArtifactError(
-        f"{where}: expected {expected}, found {text if len(text) < 60 else text[:57] + '...'}"
-    )
+    raise ArtifactError(f"{where}: expected {expected}, found {text if len(text) < 60 else text[:57] + '...'}")
 
 
 def _refuse_constant(text: str) -> float:

@@ -93,9 +93,7 @@ def read_zip(view: memoryview) -> dict[str, Span]:
             digest.update(view[span.offset : position])
     digest.update(view[position : len(view) - COMMENT_SIZE])
     if SEAL + digest.hexdigest().encode() != view[len(view) - COMMENT_SIZE :]:
-        raise ArtifactError(
-            "damaged: headers or manifest do not have the digest they were sealed with"
-        )
+        raise ArtifactError("damaged: headers or manifest do not have the digest they were sealed with")
     return spans
 
 
@@ -128,24 +126,16 @@ def _central_entry(encoded: bytes, head: tuple[int, ...], offset: int, size: int
 def _write_end(out: _Sealed, count: int, start: int) -> None:
     position, size = out.position, out.position - start
     if count >= 0xFFFF or start >= LIMIT or size >= LIMIT:
-        out.write(
-            END64.pack(b"PK\6\6", END64.size - 12, 3 << 8 | 45, 45, 0, 0, count, count, size, start)
-        )
+        out.write(END64.pack(b"PK\6\6", END64.size - 12, 3 << 8 | 45, 45, 0, 0, count, count, size, start))
         out.write(LOCATOR.pack(b"PK\6\7", 0, position, 1))
     short = min(count, 0xFFFF)
-    out.write(
-        END.pack(b"PK\5\6", 0, 0, short, short, min(size, LIMIT), min(start, LIMIT), COMMENT_SIZE)
-    )
+    out.write(END.pack(b"PK\5\6", 0, 0, short, short, min(size, LIMIT), min(start, LIMIT), COMMENT_SIZE))
 
 
 def _read_end(view: memoryview) -> tuple[int, int, int]:
     """Return the number of members, and where their directory starts and ends."""
     at = len(view) - COMMENT_SIZE - END.size
-    if (
-        at < 0
-        or view[len(view) - COMMENT_SIZE :][: len(SEAL)] != SEAL
-        or bytes(view[at : at + 4]) != b"PK\5\6"
-    ):
+    if at < 0 or view[len(view) - COMMENT_SIZE :][: len(SEAL)] != SEAL or bytes(view[at : at + 4]) != b"PK\5\6":
         raise ArtifactError("not an hcomp artifact, or a truncated one: its end record is missing")
     _, _, _, _, count, size, start, _ = END.unpack_from(view, at)
     locator = at - LOCATOR.size
@@ -194,12 +184,7 @@ def _safe_name(encoded: bytes) -> str:
 def is_safe_name(name: str) -> bool:
     """Say whether `name` can be a member: printable ASCII, relative, no "..", no backslash."""
     parts = name.split("/")
-    return (
-        name.isascii()
-        and name.isprintable()
-        and "\\" not in name
-        and not {"", ".", ".."}.intersection(parts)
-    )
+    return name.isascii() and name.isprintable() and "\\" not in name and not {"", ".", ".."}.intersection(parts)
 
 
 def _wide(extra: memoryview, size: int, offset: int) -> tuple[int, int]:

@@ -91,18 +91,14 @@ def read_manifest(data: bytes | memoryview) -> Manifest:
         (outputs, program.outputs, "outputs"),
     ):
         if len(specs) != len(values):
-            raise ArtifactError(
-                f"{MANIFEST}: {what}: {len(specs)} are declared, the program has {len(values)}"
-            )
+            raise ArtifactError(f"{MANIFEST}: {what}: {len(specs)} are declared, the program has {len(values)}")
     return Manifest(
         hcomp=root.text("hcomp"),
         name=root.text("name"),
         inputs=inputs,
         outputs=outputs,
         devices=devices,
-        cpu=_read_cpu(root.object("cpu"))
-        if root.has("cpu") and root.object("cpu").values
-        else None,
+        cpu=_read_cpu(root.object("cpu")) if root.has("cpu") and root.object("cpu").values else None,
         program=program,
         files=files,
         summary=root.optional_object("summary").values,
@@ -115,18 +111,14 @@ def write_manifest(values: Mapping[str, object], files: Mapping[str, Member]) ->
 
     Equal fields give equal bytes.
     """
-    table = {
-        name: {"sha256": file.sha256, "size": file.size} for name, file in sorted(files.items())
-    }
+    table = {name: {"sha256": file.sha256, "size": file.size} for name, file in sorted(files.items())}
     whole = {**values, "format": FORMAT, "version": VERSION, "files": table}
     return (json.dumps(whole, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _check_format(fields: Fields) -> None:
     if fields.values.get("format") != FORMAT:
-        raise ArtifactError(
-            f"{MANIFEST}: expected format {FORMAT!r}, found {fields.values.get('format')!r}"
-        )
+        raise ArtifactError(f"{MANIFEST}: expected format {FORMAT!r}, found {fields.values.get('format')!r}")
     version = fields.integer("version")
     if version != VERSION:
         raise ArtifactError(
@@ -136,10 +128,7 @@ def _check_format(fields: Fields) -> None:
 
 
 def _read_specs(root: Fields, key: str) -> tuple[ValueSpec, ...]:
-    specs = tuple(
-        ValueSpec(entry.text("name"), read_type(entry.object("type")))
-        for entry in root.objects(key)
-    )
+    specs = tuple(ValueSpec(entry.text("name"), read_type(entry.object("type"))) for entry in root.objects(key))
     if len({spec.name for spec in specs}) != len(specs):
         raise ArtifactError(f"{root.at(key)}: two {key} have one name")
     return specs

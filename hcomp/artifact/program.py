@@ -141,9 +141,7 @@ class Program:
                     yield from step.body.launches()
 
 
-def read_program(
-    fields: Fields, devices: frozenset[str], files: Mapping[str, int], depth: int = 0
-) -> Program:
+def read_program(fields: Fields, devices: frozenset[str], files: Mapping[str, int], depth: int = 0) -> Program:
     """Return the program that a manifest object spells; `files` gives the members' sizes.
 
     Raises:
@@ -151,9 +149,7 @@ def read_program(
     """
     if depth > MAX_DEPTH:
         raise ArtifactError(f"{fields.path}: programs are nested deeper than {MAX_DEPTH}")
-    constants = {
-        name: _read_constant(entry, files) for name, entry in fields.object("constants").children()
-    }
+    constants = {name: _read_constant(entry, files) for name, entry in fields.object("constants").children()}
     steps = tuple(_read_step(step, devices, files, depth) for step in fields.objects("steps"))
     program = Program(fields.texts("inputs"), fields.texts("outputs"), constants, steps)
     _check_values(program, fields.path)
@@ -170,9 +166,7 @@ def _read_constant(fields: Fields, files: Mapping[str, int]) -> Constant:
     for dim in shape:
         expected *= dim
     if files[file] != expected:
-        raise ArtifactError(
-            f"{fields.path}: {type_} has {expected} bytes, the member {file} has {files[file]}"
-        )
+        raise ArtifactError(f"{fields.path}: {type_} has {expected} bytes, the member {file} has {files[file]}")
     return Constant(file, type_.dtype, shape)
 
 
@@ -183,9 +177,7 @@ def _read_member(fields: Fields, key: str, files: Mapping[str, int]) -> str:
     return name
 
 
-def _read_step(
-    fields: Fields, devices: frozenset[str], files: Mapping[str, int], depth: int
-) -> Step:
+def _read_step(fields: Fields, devices: frozenset[str], files: Mapping[str, int], depth: int) -> Step:
     match fields.text("kind"):
         case "launch":
             return _read_launch(fields, devices, files)
@@ -203,17 +195,13 @@ def _read_step(
         case "loop":
             return _read_loop(fields, devices, files, depth)
         case kind:
-            raise ArtifactError(
-                f"{fields.at('kind')}: expected launch, copy, if or loop, found {kind!r}"
-            )
+            raise ArtifactError(f"{fields.at('kind')}: expected launch, copy, if or loop, found {kind!r}")
 
 
 def _read_launch(fields: Fields, devices: frozenset[str], files: Mapping[str, int]) -> Launch:
     executor = fields.text("executor")
     if executor not in EXECUTORS:
-        raise ArtifactError(
-            f"{fields.at('executor')}: expected one of {', '.join(EXECUTORS)}, found {executor!r}"
-        )
+        raise ArtifactError(f"{fields.at('executor')}: expected one of {', '.join(EXECUTORS)}, found {executor!r}")
     outputs = fields.texts("outputs")
     fresh = fields.items("fresh_outputs") if fields.has("fresh_outputs") else [False] * len(outputs)
     if len(fresh) != len(outputs) or not all(isinstance(flag, bool) for flag in fresh):
@@ -268,9 +256,7 @@ def _read_if(fields: Fields, devices: frozenset[str], files: Mapping[str, int], 
     return If(inputs, outputs, then, other, fields.optional_texts("free"))
 
 
-def _read_loop(
-    fields: Fields, devices: frozenset[str], files: Mapping[str, int], depth: int
-) -> Loop:
+def _read_loop(fields: Fields, devices: frozenset[str], files: Mapping[str, int], depth: int) -> Loop:
     inputs, outputs = fields.texts("inputs"), fields.texts("outputs")
     carried = fields.integer("carried", 0, max(len(inputs) - 2, 0))
     scans = fields.integer("scans")
@@ -278,9 +264,7 @@ def _read_loop(
     _same_count(fields.path, "outputs", len(outputs), carried + scans)
     _same_count(fields.at("body"), "inputs", len(body.inputs), len(inputs))
     _same_count(fields.at("body"), "outputs", len(body.outputs), 1 + carried + scans)
-    return Loop(
-        inputs, outputs, carried, scans, body, _read_types(fields), fields.optional_texts("free")
-    )
+    return Loop(inputs, outputs, carried, scans, body, _read_types(fields), fields.optional_texts("free"))
 
 
 def _same_count(where: str, what: str, found: int, expected: int) -> None:

@@ -83,9 +83,7 @@ class Artifact:
     def _read(cls, view: memoryview, origin: str) -> Artifact:
         try:
             spans = read_zip(view)
-            members = {
-                name: view[span.offset : span.offset + span.size] for name, span in spans.items()
-            }
+            members = {name: view[span.offset : span.offset + span.size] for name, span in spans.items()}
             manifest = _checked_manifest(members)
         except ArtifactError as error:
             raise ArtifactError(f"{origin}: {error}") from None
@@ -121,9 +119,7 @@ class Artifact:
         """
         target = Path(path)
         try:
-            with NamedTemporaryFile(
-                dir=target.parent, prefix=f".{target.name}.", delete=False
-            ) as file:
+            with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
                 try:
                     write_zip(file, self._members)
                     file.close()
@@ -134,9 +130,7 @@ class Artifact:
                         Path(file.name).unlink()
                     raise
         except OSError as error:
-            raise ArtifactError(
-                f"{os.fspath(path)}: cannot be written: {error.strerror or error}"
-            ) from None
+            raise ArtifactError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from None
 
 
 def _checked_manifest(members: Mapping[str, memoryview]) -> Manifest:
@@ -150,15 +144,11 @@ def _checked_manifest(members: Mapping[str, memoryview]) -> Manifest:
         raise ArtifactError(f"damaged: the member {name} is {reason}")
     for name, file in manifest.files.items():
         if members[name].nbytes != file.size:
-            raise ArtifactError(
-                f"damaged: the member {name} has {members[name].nbytes} bytes, not {file.size}"
-            )
+            raise ArtifactError(f"damaged: the member {name} has {members[name].nbytes} bytes, not {file.size}")
     digests = _digests({name: members[name] for name in manifest.files})
     for name, file in manifest.files.items():
         if digests[name] != file.sha256:
-            raise ArtifactError(
-                f"damaged: the member {name} does not have the digest that the manifest gives"
-            )
+            raise ArtifactError(f"damaged: the member {name} does not have the digest that the manifest gives")
     return manifest
 
 

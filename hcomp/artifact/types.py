@@ -106,9 +106,7 @@ def read_shape(fields: Fields, key: str) -> tuple[DimLike, ...] | None:
         return None
     items = fields.items(key)
     if len(items) > MAX_RANK:
-        raise ArtifactError(
-            f"{fields.at(key)}: {len(items)} dimensions, at most {MAX_RANK} are possible"
-        )
+        raise ArtifactError(f"{fields.at(key)}: {len(items)} dimensions, at most {MAX_RANK} are possible")
     return tuple(_read_dim(item, f"{fields.at(key)}[{i}]") for i, item in enumerate(items))
 
 

@@ -30,9 +30,7 @@ def vm_files(executable: Any) -> dict[str, bytes]:
     imports = list(module.imports)
     if len(imports) > 1 or any(part.kind != "llvm" or list(part.imports) for part in imports):
         kinds = ", ".join(part.kind for part in imports)
-        raise CodegenError(
-            f"a region must be one LLVM module for the cpu, found modules of kinds {kinds}"
-        )
+        raise CodegenError(f"a region must be one LLVM module for the cpu, found modules of kinds {kinds}")
     with TemporaryDirectory(prefix="hcomp-") as folder:
         files = {}
         if imports:
