@@ -119,6 +119,5 @@ HOST: tuple[Op, ...] = (
     Op("multinomial", from_attr, lambda c: (c.shape(0)[0], c.attrs["samples"]),
        {"samples": REQUIRED, "dtype": "int32", "seed": None}, "host", RANDOM),
     Op("det", same, lambda c: c.shape(0)[:-2], {}, "host", RARE),
-    # x [B, D, N] complex as trailing 2; see the reference for the meaning of `axis`.
     *(ListOp(name, same, _region_shape, _LIST_ATTRS.get(name, {}), "host", LIST) for name in LIST_RULES),
 )  # fmt: skip
