@@ -16,7 +16,7 @@ from tvm_ffi import from_dlpack
 from hcomp.artifact.manifest import Manifest
 from hcomp.artifact.program import Launch
 from hcomp.artifact.types import TensorType
-from hcomp.runtime.inputs import MISALIGNED, InputBinder, Spare, give_back
+from hcomp.runtime.inputs import MISALIGNED, InputBinder, give_back, staged
 from hcomp.runtime.launch import failed
 from hcomp.runtime.resources import Resources, numpy_is_plain
 
@@ -78,7 +78,7 @@ def _single_region(  # noqa: C901  # split up, its calls would cost more than it
             tensor = from_dlpack(array)
             address = tensor.data_ptr()
             if address & MISALIGNED:
-                if (spare := _stage(array, spares)) is None:
+                if (spare := staged(array, spares)) is None:
                     return None
                 borrowed.append((spares, spare))
                 tensor = spare[1]
@@ -95,15 +95,3 @@ def _single_region(  # noqa: C901  # split up, its calls would cost more than it
         return None if address in taken or address in constants else {output: to_numpy(result)}
 
     return run
-
-
-def _stage(array: np.ndarray, spares: list[Spare]) -> Spare | None:
-    """Return a spare buffer with the array's content, or None where there is none of its shape."""
-    try:
-        spare = spares.pop()
-    except IndexError:
-        return None
-    if spare[0].shape != array.shape:
-        return None
-    spare[0][...] = array
-    return spare

@@ -189,18 +189,26 @@ def _fit_for_kernels(row: Row, array: np.ndarray, borrowed: Borrowed) -> Tensor:
     """Return an array that is misaligned, strided or read-only as a tensor for kernels."""
     if not array.flags.writeable and array.flags.c_contiguous and array.size:
         return to_tensor(array)
-    if row.shape is None or array.nbytes > MAX_SPARE_BYTES:
+    if array.nbytes > MAX_SPARE_BYTES:
         return aligned_copy(array)
     # Small arrays from numpy are aligned to 16 only: a buffer that is kept saves 2 us a call.
-    try:
-        spare = row.spares.pop()
-    except IndexError:
+    if (spare := staged(array, row.spares)) is None:
         tensor = aligned_copy(array)
         spare = (np.from_dlpack(tensor), tensor)
-    else:
-        np.copyto(spare[0], array)
     borrowed.append((row.spares, spare))
     return spare[1]
+
+
+def staged(array: np.ndarray, spares: list[Spare]) -> Spare | None:
+    """Return a spare buffer that holds the array's content, or None where there is none to fit."""
+    try:
+        spare = spares.pop()  # atomic
+    except IndexError:
+        return None
+    if spare[0].shape != array.shape:
+        return None
+    spare[0][...] = array
+    return spare
 
 
 def give_back(borrowed: Borrowed) -> None:
