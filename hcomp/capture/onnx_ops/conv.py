@@ -47,8 +47,12 @@ def window_of(c: NodeContext, sizes: Sequence[DimLike], kernel: Sequence[DimLike
         pairs = []
         for size, k, stride, step in zip(sizes, kernel, strides, dilation, strict=True):
             # One output for each stride begun; what the kernel then lacks is padding.
-            needed = (ceildiv(size, stride) - 1) * stride + (k - 1) * step + 1 - size
-            pairs.append(halves(dim_max(0, needed), mode))
+            extent = (k - 1) * step + 1
+            needed = (ceildiv(size, stride) - 1) * stride + extent - size
+            # A kernel that spans its stride never lacks less than nothing; the plain expression
+            # cancels where the output's size is computed.
+            spans = isinstance(extent, int) and extent >= stride
+            pairs.append(halves(needed if spans else dim_max(0, needed), mode))
         pads = tuple(b for b, _ in pairs) + tuple(e for _, e in pairs)
     elif mode == "VALID":
         pads = (0,) * (2 * n)
