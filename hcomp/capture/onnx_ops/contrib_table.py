@@ -1,6 +1,10 @@
 """The com.microsoft operators that exporters and ONNX Runtime's optimizers emit."""
 
 from hcomp.capture.context import Converter
+from hcomp.capture.onnx_ops.contrib_fused import FUSED
+from hcomp.capture.onnx_ops.contrib_nbits import NBITS
+from hcomp.capture.onnx_ops.contrib_norm import CONTRIB_NORM
+from hcomp.capture.onnx_ops.contrib_qlinear import QLINEAR
 from hcomp.capture.onnx_ops.contrib_quantized_matmul import QUANTIZED_MATMUL
 from hcomp.capture.onnx_ops.contrib_recurrent import CONTRIB_RECURRENT
 from hcomp.capture.onnx_ops.quantize import QUANTIZE
@@ -8,6 +12,10 @@ from hcomp.capture.onnx_ops.quantize import QUANTIZE
 CONTRIB: dict[str, Converter] = {
     "QuantizeLinear": QUANTIZE["QuantizeLinear"],
     "DequantizeLinear": QUANTIZE["DequantizeLinear"],
+    **FUSED,
+    **NBITS,
+    **CONTRIB_NORM,
+    **QLINEAR,
     **QUANTIZED_MATMUL,
     **CONTRIB_RECURRENT,
 }

@@ -46,6 +46,13 @@ def rounded(c: NodeContext, x: str, zero_point: str, dtype: str) -> str:
     return saturate(c, result, dtype)
 
 
+def rounded_sum(c: NodeContext, x: str, zero_point: str, dtype: str) -> str:
+    """Return round(x + zero_point) saturated: halves then go the other way where that is odd."""
+    if not is_zero(c, zero_point):
+        x = c.emit("add", x, c.cast(zero_point, "float32"))
+    return saturate(c, c.emit("round", x), dtype)
+
+
 def per_tensor(c: NodeContext, value: str) -> str:
     """Return a 0-D or one-element parameter as a 0-D value."""
     return c.reshape(value, ()) if value else ""
