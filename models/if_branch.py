@@ -35,9 +35,7 @@ def build() -> tuple[ModelProto, Inputs]:
     nodes = [
         make_node("ReduceMean", ["x"], ["mean"], name="/ReduceMean", keepdims=0),
         make_node("Greater", ["mean", zero], ["positive"], name="/Greater"),
-        make_node(
-            "If", ["positive"], ["chosen"], name="/If", then_branch=positive, else_branch=otherwise
-        ),
+        make_node("If", ["positive"], ["chosen"], name="/If", then_branch=positive, else_branch=otherwise),
         make_node("Add", ["chosen", "x"], ["y"], name="/Add"),
     ]
     model = finish("if_branch", nodes, [tensor("x", SHAPE)], [tensor("y", SHAPE)], weights)

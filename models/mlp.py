@@ -16,9 +16,7 @@ def build() -> tuple[ModelProto, Inputs]:
     for layer, (width_in, width_out) in enumerate(pairwise(widths)):
         w = weights.normal(f"fc{layer}.weight", width_out, width_in)
         b = weights.normal(f"fc{layer}.bias", width_out)
-        nodes.append(
-            make_node("Gemm", [current, w, b], [f"h{layer}"], name=f"/fc{layer}/Gemm", transB=1)
-        )
+        nodes.append(make_node("Gemm", [current, w, b], [f"h{layer}"], name=f"/fc{layer}/Gemm", transB=1))
         current = f"h{layer}"
         if width_out != widths[-1]:
             nodes.append(make_node("Relu", [current], [f"r{layer}"], name=f"/fc{layer}/Relu"))

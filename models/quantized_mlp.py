@@ -14,9 +14,7 @@ def _round_trip(weights: Weights, source: str, scale: float, zero: int) -> list[
         weights.constant(f"{source}.zero", np.array(zero, np.uint8)),
     ]
     return [
-        make_node(
-            "QuantizeLinear", [source, *parameters], [f"{source}.q"], name=f"/{source}/Quantize"
-        ),
+        make_node("QuantizeLinear", [source, *parameters], [f"{source}.q"], name=f"/{source}/Quantize"),
         make_node(
             "DequantizeLinear",
             [f"{source}.q", *parameters],
@@ -26,9 +24,7 @@ def _round_trip(weights: Weights, source: str, scale: float, zero: int) -> list[
     ]
 
 
-def _layer(
-    weights: Weights, name: str, source: str, result: str, widths: tuple[int, int]
-) -> list[NodeProto]:
+def _layer(weights: Weights, name: str, source: str, result: str, widths: tuple[int, int]) -> list[NodeProto]:
     """Return the nodes of one linear layer over dequantized `source`."""
     generator = np.random.default_rng(widths)
     column = generator.uniform(0.002, 0.01, widths[1]).astype(np.float32)
@@ -39,9 +35,7 @@ def _layer(
     ]
     b = weights.normal(f"{name}.bias", widths[1])
     return [
-        make_node(
-            "DequantizeLinear", parameters, [f"{name}.dq"], name=f"/{name}/Dequantize", axis=1
-        ),
+        make_node("DequantizeLinear", parameters, [f"{name}.dq"], name=f"/{name}/Dequantize", axis=1),
         make_node("MatMul", [source, f"{name}.dq"], [f"{name}.product"], name=f"/{name}/MatMul"),
         make_node("Add", [f"{name}.product", b], [result], name=f"/{name}/Add"),
     ]

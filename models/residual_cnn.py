@@ -32,9 +32,7 @@ def _conv(
             pads=[kernel // 2] * 4,
             strides=[stride, stride],
         ),
-        make_node(
-            "BatchNormalization", [raw, *statistics], [result], name=f"{scope}/BatchNormalization"
-        ),
+        make_node("BatchNormalization", [raw, *statistics], [result], name=f"{scope}/BatchNormalization"),
     ]
     return nodes, result
 
@@ -47,9 +45,7 @@ def _block(
     result = f"{scope.strip('/').replace('/', '.')}.out"
     nodes, first = _conv(weights, f"{scope}/conv1", source, channels, 3, stride)
     nodes.append(make_node("Relu", [first], [f"{first}.act"], name=f"{scope}/Relu"))
-    more, second = _conv(
-        weights, f"{scope}/conv2", f"{first}.act", (channels_out, channels_out), 3, 1
-    )
+    more, second = _conv(weights, f"{scope}/conv2", f"{first}.act", (channels_out, channels_out), 3, 1)
     nodes += more
     shortcut = source
     if channels[0] != channels_out or stride != 1:

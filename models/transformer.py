@@ -9,9 +9,7 @@ from onnx.helper import make_node
 from models.build import Weights
 
 
-def linear(
-    weights: Weights, scope: str, source: str, width_in: int, width_out: int
-) -> tuple[list[NodeProto], str]:
+def linear(weights: Weights, scope: str, source: str, width_in: int, width_out: int) -> tuple[list[NodeProto], str]:
     """Return the nodes of `source @ weight + bias`, and the name of their result."""
     name = scope.strip("/").replace("/", ".")
     w = weights.normal(f"{name}.weight", width_in, width_out)

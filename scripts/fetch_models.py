@@ -74,9 +74,7 @@ def download(package: str, version: str, registry: str, directory: Path) -> Path
         command += ["--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
         command += ["--retries", "1", "--timeout", "20", f"{package}=={version}"]
     try:
-        subprocess.run(
-            command, cwd=directory, check=True, capture_output=True, text=True, timeout=SECONDS
-        )
+        subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True, timeout=SECONDS)
     except FileNotFoundError as error:
         raise FetchError(f"{command[0]} is not installed") from error
     except subprocess.TimeoutExpired as error:

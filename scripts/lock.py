@@ -66,9 +66,7 @@ def main() -> int:
         "requirements-dev.lock": text("What hcomp is developed and tested with.", pinned(develop)),
     }
     stale = [
-        name
-        for name, content in files.items()
-        if not (ROOT / name).exists() or (ROOT / name).read_text() != content
+        name for name, content in files.items() if not (ROOT / name).exists() or (ROOT / name).read_text() != content
     ]
     for name in stale:
         if check:

@@ -17,9 +17,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "hcomp")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--bless", action="store_true", help="rewrite the expected part of golden cases"
-    )
+    parser.addoption("--bless", action="store_true", help="rewrite the expected part of golden cases")
 
 
 @pytest.fixture

@@ -39,18 +39,10 @@ FORBIDDEN: dict[str, set[str]] = {
     "hcomp.ir": COMPILERS | ENTRIES | STAGES | {"onnxruntime"},
     "hcomp.capture": ENTRIES | (STAGES - {"hcomp.capture"}),
     "hcomp.passes": COMPILERS | ENTRIES | (STAGES - {"hcomp.passes"}),
-    "hcomp.partition": COMPILERS
-    | ENTRIES
-    | {"hcomp.capture", "hcomp.codegen", "hcomp.artifact", "hcomp.runtime"},
+    "hcomp.partition": COMPILERS | ENTRIES | {"hcomp.capture", "hcomp.codegen", "hcomp.artifact", "hcomp.runtime"},
     "hcomp.codegen": ENTRIES | {"hcomp.capture", "hcomp.passes", "hcomp.runtime"},
-    "hcomp.artifact": COMPILERS
-    | ENTRIES
-    | (STAGES - {"hcomp.artifact"})
-    | {"hcomp.ir", "onnxruntime"},
-    "hcomp.runtime": COMPILERS
-    | ENTRIES
-    | (STAGES - {"hcomp.runtime", "hcomp.artifact"})
-    | {"hcomp.ir"},
+    "hcomp.artifact": COMPILERS | ENTRIES | (STAGES - {"hcomp.artifact"}) | {"hcomp.ir", "onnxruntime"},
+    "hcomp.runtime": COMPILERS | ENTRIES | (STAGES - {"hcomp.runtime", "hcomp.artifact"}) | {"hcomp.ir"},
     "hcomp.targets": ENTRIES | {"hcomp.capture", "hcomp.passes", "hcomp.runtime"},
 }
 
@@ -126,8 +118,7 @@ def test_run_side_of_a_target_is_as_light_as_the_runtime() -> None:
         for module, path in SOURCES.items()
         if _is_run_side(module)
         for name, line in _imports(path)
-        if any(_within(name, other) for other in FORBIDDEN["hcomp.runtime"])
-        and not _is_run_side(name)
+        if any(_within(name, other) for other in FORBIDDEN["hcomp.runtime"]) and not _is_run_side(name)
     ]
     assert found == []
 
@@ -167,9 +158,7 @@ def _canonical(distribution: str) -> str:
 def _loaded_after(statement: str) -> set[str]:
     """Return the modules that a fresh interpreter has loaded after `statement`."""
     code = f"import sys\n{statement}\nprint(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
     return set(done.stdout.split())
 
 

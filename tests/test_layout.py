@@ -37,9 +37,7 @@ def test_every_folder_with_code_is_a_package() -> None:
             assert (path.parent / "__init__.py").exists(), f"{path.parent} has no __init__.py"
 
 
-@pytest.mark.parametrize(
-    ("package", "folder"), [(hcomp.passes, "passes"), (hcomp.targets, "targets")]
-)
+@pytest.mark.parametrize(("package", "folder"), [(hcomp.passes, "passes"), (hcomp.targets, "targets")])
 def test_links_lead_beside_the_package(package: object, folder: str) -> None:
     link = ROOT / "hcomp" / folder
     assert link.is_symlink()
@@ -52,9 +50,7 @@ def test_data_files_are_packaged() -> None:
     """Every file of the packages that is no Python is covered by package-data."""
     patterns = SETTINGS["tool"]["setuptools"]["package-data"]
     for folder, package in TREES.items():
-        packaged = {
-            path for pattern in patterns.get(package, ()) for path in (ROOT / folder).glob(pattern)
-        }
+        packaged = {path for pattern in patterns.get(package, ()) for path in (ROOT / folder).glob(pattern)}
         for path in (ROOT / folder).rglob("*"):
             if path.is_symlink() or path.is_dir() or path.suffix in {".py", ".pyc", ".md"}:
                 continue

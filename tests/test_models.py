@@ -37,9 +37,7 @@ fetch_models = _script("fetch_models")
 def test_model_is_valid_and_runs_in_onnx_runtime(name: str) -> None:
     model, inputs = MODELS[name]()
     onnx.checker.check_model(model, full_check=True)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     outputs = session.run(None, inputs)
     assert [value.name for value in session.get_inputs()] == list(inputs)
     for output in outputs:
@@ -61,9 +59,7 @@ def test_model_is_the_same_every_time_with_named_nodes(name: str) -> None:
 
 def test_loop_ends_before_its_trip_count() -> None:
     model, inputs = MODELS["loop"]()
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     _, norms = session.run(None, inputs)
     assert 1 < len(norms) < int(inputs["steps"])
 
@@ -125,9 +121,7 @@ def test_fetch_reads_the_pinned_file(tmp_path: Path) -> None:
         ({"file": "box/other.onnx"}, "has no file box/other.onnx"),
     ],
 )
-def test_fetch_refuses_what_is_not_the_pinned_file(
-    tmp_path: Path, changes: dict[str, object], reason: str
-) -> None:
+def test_fetch_refuses_what_is_not_the_pinned_file(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
     archive = _wheel(tmp_path, b"model")
     with pytest.raises(fetch_models.FetchError, match=reason):
         fetch_models.read_member(archive, _published(b"model", **changes))
