@@ -144,6 +144,7 @@ ELEMENTWISE = [
     Case("power", (Operand("N, 9"), Operand("", values=(3,), constant=True)), {}, NUMBERS),
     Case("power", (Operand("N, 9"), Operand("", values=(0.5,), constant=True)), {}, FLOATS),
     Case("divide", (Operand("4"), Operand("4", values=(0, -1, 2, -3))), {}, SIGNED),
+    Case("cast", (Operand("N, 9", fill="special"),), {"dtype": "bool"}, FLOATS),
     *(Case("cast", (X,), {"dtype": target}, ALL) for target in ALL if target != "uint8"),
     Case("cast", (Operand("N, 9", "uint8"),), {"dtype": "float32"}),
     Case("bitcast", (X,), {"dtype": "int32"}, ("float32",)),
@@ -322,7 +323,19 @@ LINEAR = [
             ("1, 2, 4, 5, 6", "3, 2, 2, 2, 2", _window(3)),
         )
     ),
-    Case("conv", (Operand("2, 3, 6, 6"), Operand("4, 3, 3, 3")), _window(2, out_dtype="int32"), ("int8",)),
+    Case(
+        "conv",
+        (Operand("2, 3, 6, 6"), Operand("4, 3, 3, 3")),
+        _window(2, out_dtype="int32"),
+        ("int8",),
+    ),
+    *(
+        Case("conv", (Operand(x), Operand(w, constant=True)), attrs, ("float32", "float64"), 32)
+        for x, w, attrs in (
+            ("N, 3, 8, H", "20, 3, 3, 3", _window(2, padding=(1, 1, 1, 1), strides=(2, 2))),
+            ("N, 4, H", "6, 2, 3", _window(1, groups=2, padding=(0, 2))),
+        )
+    ),
     *(
         Case("conv_transpose", (Operand(x), Operand(w)), attrs, ("float32", "float16"), 32)
         for x, w, attrs in (

@@ -13,11 +13,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
+import tvm_ffi
 from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from hcomp.codegen.kernel import FLAG, Kernel, KernelBody, checked, dim_expr, inline_scalar
 from hcomp.dims import DimLike, is_symbol
+from hcomp.dtypes import dtype_name
 from hcomp.errors import CodegenError
 from hcomp.ir.graph import Graph, Node
 from hcomp.ir.types import TensorType
@@ -107,15 +109,26 @@ class Lowering:
         return value.expr
 
     def pack(self, hint: str, array: Array) -> Expr:
-        """Return an expression for a constant that becomes a parameter of the region."""
-        if hint in self.packed:
-            raise CodegenError(f"two packed constants are called {hint!r}")
-        from hcomp.dtypes import dtype_name
+        """Return an expression for a constant that becomes a parameter of the region.
 
-        own = TensorType(dtype_name(array.dtype), tuple(array.shape))
-        variable = relax.Var(identifier(hint), self.relax_type(own))
-        self.packed[hint] = (variable, array)
-        return variable
+        One hint stands for one constant: it is made once.
+        """
+        if hint not in self.packed:
+            own = TensorType(dtype_name(array.dtype), tuple(array.shape))
+            variable = relax.Var(identifier(hint), self.relax_type(own))
+            self.packed[hint] = (variable, array)
+        return self.packed[hint][0]
+
+    def typed(self, made: Expr, value_type: TensorType) -> Expr:
+        """Return a kernel's result with our own type, where its shape is written differently.
+
+        A match_cast would say the same, but FuseOps crashes on some of those.
+        """
+        wanted = self.relax_type(value_type)
+        if tvm_ffi.structural_equal(made.ty, wanted):
+            return made
+        call = self.builder.lookup_binding(made)
+        return self.builder.emit(relax.call_tir(call.args[0], call.args[1], wanted))
 
     def type(self, name: str) -> TensorType:
         """Return the type of a value."""

@@ -11,6 +11,7 @@ from hcomp.codegen.relax_module import lower_region
 from hcomp.ir.graph import Graph
 from hcomp.targets.base import EmittedRegion, Options
 from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.lowering import cpu_rules
 from hcomp.targets.cpu.schedule import schedule_module
 
 
@@ -28,9 +29,8 @@ def build(graph: Graph, name: str) -> BuiltRegion:
         CodegenError: a node has no lowering or TVM refuses the module.
     """
     features, target = processor()
-    return build_region(
-        lower_region(graph), target, lambda module: schedule_module(module, features), name
-    )
+    lowered = lower_region(graph, cpu_rules(features))
+    return build_region(lowered, target, lambda module: schedule_module(module, features), name)
 
 
 def requirements() -> dict[str, Any]:

@@ -122,7 +122,7 @@ BINARY: dict[str, Function] = {
     "left_shift": scalar.left_shift,
     "right_shift": scalar.right_shift,
     "equal": lambda a, b: scalar.compare(tirx.EQ, a, b),
-    "not_equal": lambda a, b: scalar.compare(tirx.NE, a, b),
+    "not_equal": lambda a, b: scalar.compare(scalar.not_equal, a, b),
     "less": lambda a, b: scalar.compare(tirx.LT, a, b),
     "less_equal": lambda a, b: scalar.compare(tirx.LE, a, b),
     "greater": lambda a, b: scalar.compare(tirx.GT, a, b),

@@ -46,8 +46,8 @@ def same(x: Expr, value: float | int) -> Expr:
 
 
 def truth(x: Expr) -> Expr:
-    """Return whether `x` is not zero."""
-    return x if is_bool(x) else tirx.NE(x, same(x, 0))
+    """Return whether `x` is not zero; NaN is not."""
+    return x if is_bool(x) else not_equal(x, same(x, 0))
 
 
 def libm(name: str) -> Callable[[Expr], Expr]:
@@ -382,6 +382,14 @@ def _shift_amount(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     if not is_unsigned(b):
         inside = tirx.And(inside, tirx.GE(b, same(b, 0)))
     return inside, tirx.Select(inside, b, same(b, 0))
+
+
+def not_equal(a: Expr, b: Expr) -> Expr:
+    """Return a != b; LLVM's test is false for NaN, ours is true."""
+    different = tirx.NE(a, b)
+    if not is_float(a):
+        return different
+    return tirx.Or(different, tirx.Or(is_nan(a), is_nan(b)))
 
 
 def compare(test: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:

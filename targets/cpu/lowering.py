@@ -1,0 +1,83 @@
+"""The processor's own rows of the lowering table: heavy operators with packed constant weights.
+
+Where a row's condition does not hold (weights computed at run time, other element types), the node
+takes the plain row of the common table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcomp.codegen.relax_module import Lowering, Rule
+from hcomp.codegen.relax_table import LOWER
+from hcomp.ir.graph import Node
+from hcomp.ir.types import TensorType
+from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.heavy import emit_conv, emit_matmul
+
+FLOAT32 = "float32"
+
+
+def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
+    """Return the rows that replace those of the common table."""
+
+    def matmul(lowering: Lowering, node: Node) -> Any:
+        weight = _constant_weight(lowering, node)
+        if weight is None or weight.ndim != 2 or 0 in weight.shape or weight.shape[1] == 1:
+            return LOWER["matmul"](lowering, node)
+        found = emit_matmul(
+            lowering.builder,
+            lowering.expr(node.inputs[0]),
+            np.asarray(weight),
+            _packer(lowering, node.inputs[1]),
+            features,
+        )
+        return lowering.typed(found, _output(node))
+
+    def conv(lowering: Lowering, node: Node) -> Any:
+        weight = _constant_weight(lowering, node)
+        attrs: Mapping[str, Any] = node.attrs
+        if weight is None or 0 in weight.shape or not _all_numbers(attrs["padding"]):
+            return LOWER["conv"](lowering, node)
+        found = emit_conv(
+            lowering.builder,
+            lowering.expr(node.inputs[0]),
+            np.asarray(weight),
+            strides=attrs["strides"],
+            padding=attrs["padding"],
+            dilation=attrs["dilation"],
+            groups=attrs["groups"],
+            pack=_packer(lowering, node.inputs[1]),
+            cpu=features,
+        )
+        return lowering.typed(found, _output(node))
+
+    return {"matmul": matmul, "conv": conv}
+
+
+def _constant_weight(lowering: Lowering, node: Node) -> NDArray[np.generic] | None:
+    """Return the weight (input 1) where it is constant and all is float32."""
+    weight = lowering.array(node.inputs[1])
+    types = (lowering.type(node.inputs[0]), _output(node))
+    if weight is None or any(t.dtype != FLOAT32 for t in types):
+        return None
+    return weight if weight.dtype == np.float32 else None
+
+
+def _output(node: Node) -> TensorType:
+    found = node.outputs[0].type
+    assert isinstance(found, TensorType)
+    return found
+
+
+def _all_numbers(values: Any) -> bool:
+    return all(isinstance(v, int) for v in values)
+
+
+def _packer(lowering: Lowering, name: str) -> Callable[[str, NDArray[Any]], Any]:
+    """Return the callback that registers a packed form of the constant `name`."""
+    return lambda hint, array: lowering.pack(f"{name}.{hint}", array)
