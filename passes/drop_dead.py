@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hcomp.dims import symbols_of
 from hcomp.ir.graph import Graph, Node
-from hcomp.ir.invariants import everywhere
+from hcomp.ir.invariants import everywhere, introduced_symbols
 from hcomp.ir.rewrite import without_dead
 from hcomp.ir.types import type_symbols
 from hcomp.ir.verifier import Invariant, Violation
@@ -74,20 +74,20 @@ def _carried(node: Node) -> int:
 def _read_inputs(graph: Graph) -> set[int]:
     """Return which inputs a graph reads, or needs for the symbols that only their types give."""
     read = {i for i, value in enumerate(graph.inputs) if value.name in graph.users or value.name in graph.outputs}
-    given = frozenset().union(*(type_symbols(graph.inputs[i].type) for i in read))
-    missing = set(_used_symbols(graph) - given)
+    given = set().union(*(introduced_symbols(graph.inputs[i].type) for i in read))
+    missing = _used_symbols(graph) - given
     for i, value in enumerate(graph.inputs):
-        if i not in read and missing & type_symbols(value.type):
+        if i not in read and missing & introduced_symbols(value.type):
             read.add(i)
-            missing -= type_symbols(value.type)
+            missing -= introduced_symbols(value.type)
     return read
 
 
-def _used_symbols(graph: Graph) -> frozenset[str]:
-    found: frozenset[str] = frozenset()
+def _used_symbols(graph: Graph) -> set[str]:
+    found: set[str] = set()
     for node in graph.walk():
-        found |= symbols_of(tuple(node.attrs.values()))
-        found = found.union(*(type_symbols(v.type) for v in node.outputs))
+        found.update(symbols_of(tuple(node.attrs.values())))
+        found.update(*(type_symbols(v.type) for v in node.outputs))
     return found
 
 

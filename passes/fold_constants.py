@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcomp.dims import Dim, symbols_of
-from hcomp.dtypes import item_bytes, numpy_dtype
+from hcomp.dtypes import is_float, item_bytes, numpy_dtype
 from hcomp.errors import RunError
 from hcomp.ir.graph import Graph, Node
 from hcomp.ir.ops import OPS, UNTYPED
 from hcomp.ir.rewrite import Editor, rewrite
-from hcomp.ir.symbolic import MAX_KNOWN, evaluate_known
+from hcomp.ir.symbolic import MAX_KNOWN, evaluate_known, is_whole
 from hcomp.ir.types import TensorType
 from hcomp.passes.base import Pass
 from hcomp.passes.merge_duplicates import RANDOM
@@ -64,6 +64,11 @@ class _Folder:
         if value is None:
             return None
         kind = node.outputs[0].type
+        if is_float(kind.dtype):
+            # Sizes pass through floats on their way to integers. The floats themselves stay: what
+            # is known of them forgets the sign of zero.
+            self._remember(node.output, value, edit)
+            return None
         if not any(isinstance(item, Dim) for item in value.ravel()):
             if not _in_range(value, kind.dtype):
                 return None  # it wraps, as the reference computes it
@@ -84,7 +89,7 @@ class _Folder:
         known = self._known.setdefault(edit, {})
         if name not in known:
             array = edit.constant_value(name)
-            if array is None or array.size > MAX_KNOWN or array.dtype.kind not in "iub":
+            if array is None or array.size > MAX_KNOWN or not is_whole(array):
                 return None
             items = np.array([int(v) for v in array.ravel()], dtype=object)
             known[name] = items.reshape(array.shape)

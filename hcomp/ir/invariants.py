@@ -292,14 +292,14 @@ def _symbols(graph: Graph) -> list[Violation]:
 
 
 def _unbound(graph: Graph, outer: set[str]) -> Iterator[Violation]:
-    bound = outer.union(*(_introduced(v.type) for v in graph.inputs))
+    bound = outer.union(*(introduced_symbols(v.type) for v in graph.inputs))
     for value in graph.inputs:
         yield from _unknown(bound, _used(value.type), value, value.name)
     for node in graph.nodes:
         yield from _unknown(bound, symbols_of(tuple(node.attrs.values())), node, "")
         for body in node.graphs.values():
             yield from _unbound(body, bound)
-        bound.update(*(_introduced(v.type) for v in node.outputs))
+        bound.update(*(introduced_symbols(v.type) for v in node.outputs))
         for value in node.outputs:
             yield from _unknown(bound, _used(value.type), node, value.name)
 
@@ -310,8 +310,8 @@ def _unknown(bound: set[str], used: Iterable[str], subject: Any, name: str) -> I
         yield Violation(f"nothing before this has the size {missing}", subject, name)
 
 
-def _introduced(value_type: Type) -> set[str]:
-    """Return the symbols that a value of this type gives a number."""
+def introduced_symbols(value_type: Type) -> set[str]:
+    """Return the symbols that a value of this type gives a number: those that stand alone."""
     if not isinstance(value_type, TensorType):
         return set()
     return {str(d) for d in value_type.shape or () if is_symbol(d)}

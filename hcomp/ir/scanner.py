@@ -107,9 +107,8 @@ class Scanner:
     def error(self, wanted: str) -> ParseError:
         """Return the error that something else was expected here."""
         rest = self.text[self.position : self.position + 20].split("\n")[0]
-        return self.error_at(
-            self.position, f"expected {wanted}, found {rest or 'the end of the line'!r}"
-        )
+        found = repr(rest) if rest else "the end of the line"
+        return self.error_at(self.position, f"expected {wanted}, found {found}")
 
     def error_at(self, position: int, message: str) -> ParseError:
         """Return an error about what stands at `position`, with its line and a caret."""
