@@ -24,24 +24,29 @@ from hcomp.targets.cpu.schedule.gemm import GRAIN_OPERATIONS
 from hcomp.targets.cpu.schedule.nest import (
     PARALLEL,
     SERIAL,
-    VECTORIZED,
     Expr,
     Stmt,
     as_int,
     buffer,
     ceil_div,
+    flat_view,
     imm,
     let,
     load,
+    load_vector,
     loads,
     loop,
+    opaque_let,
     product,
     register_buffer,
     seq,
     simple,
+    spread,
     store,
+    store_vector,
     task_loops,
     unravel,
+    vector_loop,
 )
 from hcomp.targets.cpu.schedule.stages import Stage
 
@@ -49,6 +54,9 @@ _CHUNK = 512
 """Output positions that one task computes before it stores them; its sums stay in L1."""
 
 _UNROLLED_TAPS = 3
+
+_IN_FLIGHT = 8
+"""Independent sums that hide the latency of a multiply-add (4 cycles, 2 a cycle)."""
 
 
 @dataclass(frozen=True)
@@ -90,19 +98,24 @@ class _Emitter:
 
     def __init__(self, found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> None:
         self.found, self.epilogue, self.cpu = found, epilogue, cpu
+        self.image: Expr = imm(0)
         self.shape = shape = found.shape
         self.images = found.image.shape[0]
-        sizes = list(found.image.shape[2:])
-        outputs = list(found.stage.store.buffer.shape[2:])
-        self.folded = shape.pointwise and all(as_int(e) is not None for e in sizes)
-        self.outputs = [product(outputs)] if self.folded else outputs
-        padded = [
-            simple(size + imm(b + e))
-            for size, b, e in zip(sizes, shape.begin, shape.end, strict=True)
+        self.prelude: list[Stmt] = []
+        sizes = [self._name("size", e) for e in found.image.shape[2:]]
+        outputs = [self._name("output", e) for e in found.stage.store.buffer.shape[2:]]
+        self.sizes = sizes
+        self.raw_pitches = [
+            ceil_div(size + imm(b + e), s)
+            for size, b, e, s in zip(
+                found.image.shape[2:], shape.begin, shape.end, shape.strides, strict=True
+            )
         ]
-        pitches = [ceil_div(p, s) for p, s in zip(padded, shape.strides, strict=True)]
-        self.pitches = [product(pitches)] if self.folded else pitches
-        self.plane = simple(product(self.pitches))
+        self.folded = shape.pointwise and all(as_int(e) is not None for e in sizes)
+        self.outputs = [simple(product(outputs))] if self.folded else outputs
+        pitches = [self._name("pitch", p) for p in self.raw_pitches]
+        self.pitches = [simple(product(pitches))] if self.folded else pitches
+        self.plane = self._name("plane", product(self.pitches))
         self.lanes = cpu.lanes()
         self.vectors = self._vectors()
         self.width = self.vectors * self.lanes
@@ -111,17 +124,27 @@ class _Emitter:
         self.private = shape.tiles == 1 and not self.direct
         self.phases = list(cartesian(*[range(s) for s in shape.strides]))
         self.channels = shape.inputs * (1 if self.private else shape.groups)
-        self.inner = simple(product(self.pitches[1:]))
+        self.inner = self._name("inner", product(self.pitches[1:]))
         self.chunk_rows = self._chunk_rows()
+        inner = imm(1) if self.folded else product(self.raw_pitches[1:])
+        longest = simple(imm(self.chunk_rows) * inner)
+        self.raw_sums_pitch = simple(
+            ceil_div(longest, self.width) * imm(self.width) + imm(self.width)
+        )
+        self.sums_pitch = self._name("sums_pitch", self.raw_sums_pitch)
+
+    def _name(self, name: str, value: Expr) -> Expr:
+        return opaque_let(name, value, self.prelude)
 
     def _vectors(self) -> int:
-        """Return vectors of a register tile: fill the accumulators, but do not exceed the image."""
-        budget = self.cpu.registers * 3 // 4
-        vectors = max(1, min(8, budget // self.shape.rows))
+        """Return vectors of a register tile: the fewest computed, then the most sums in flight."""
+        rows = self.shape.rows
+        most = max(1, min(8, self.cpu.registers * 3 // 4 // rows))
         length = as_int(simple(self._flat_length(self.outputs)))
-        if length is not None:
-            vectors = min(vectors, -(-length // self.lanes))
-        return vectors
+        if length is None:
+            return most
+        enough = [v for v in range(1, most + 1) if v * rows >= _IN_FLIGHT] or [most]
+        return min(enough, key=lambda v: (-(-length // (v * self.lanes)) * v, -v))
 
     def _flat_length(self, extents: list[Expr]) -> Expr:
         """Return one more than the last flat position of a box of output positions."""
@@ -138,19 +161,20 @@ class _Emitter:
 
     def statement(self) -> Stmt:
         """Return: for every image, pad; then one parallel loop over (chunk, channel tile) tasks."""
-        return loop(self.images, self._image, "image")
+        body = loop(self.images, self._image, "image")
+        return seq([*self.prelude, body])
 
     def _image(self, image: Expr) -> Stmt:
-        shape = self.shape
+        shape, self.image = self.shape, image
         kind = PARALLEL if self.found.operations >= GRAIN_OPERATIONS else SERIAL
         chunks = ceil_div(self.outputs[0], self.chunk_rows)
         out: list[Stmt] = []
         if self.private:
             return loop(imm(shape.groups), lambda g: self._group(image, g, chunks), "group", kind)
-        planes = self.found.image
-        if not self.direct:
-            planes = self._planes()
-            out.append(tirx.AllocBuffer(planes))
+        if self.direct:
+            planes = flat_view(self.found.image, out)
+        else:
+            planes = self._planes(out)
             out.append(
                 loop(
                     imm(self.channels),
@@ -177,11 +201,12 @@ class _Emitter:
 
     def _group(self, image: Expr, group: Expr, chunks: Expr) -> Stmt:
         """Return one group of a depthwise-like convolution, with planes of its own."""
-        planes = self._planes()
+        out: list[Stmt] = []
+        planes = self._planes(out)
         first = group * imm(self.shape.inputs)
         return seq(
             [
-                tirx.AllocBuffer(planes),
+                *out,
                 loop(
                     imm(self.channels), lambda c: self._pad(planes, image, first + c, c), "channel"
                 ),
@@ -189,68 +214,64 @@ class _Emitter:
             ]
         )
 
-    def _planes(self) -> Any:
+    def _planes(self, out: list[Stmt]) -> Any:
         """Return the flat padded image; the slack lets the last tile read past the end."""
-        total = imm(self.channels * len(self.phases)) * self.plane + imm(self.width)
-        return buffer("planes", [simple(total)], "float32")
+        plane = product(self.raw_pitches)
+        total = imm(self.channels * len(self.phases)) * plane + imm(self.width)
+        return self._scratch("planes", simple(total), out)
+
+    def _scratch(self, name: str, elements: Expr, out: list[Stmt]) -> Any:
+        """Allocate memory and return a view of it.
+
+        Its size is written in the function's own sizes, because TVM moves allocations up, above the
+        names of `prelude`. Accesses go through a view, because TVM then does not analyse which part
+        of the memory is used (seconds for symbolic sizes).
+        """
+        memory = buffer(name, [elements], "float32")
+        out.append(tirx.AllocBuffer(memory))
+        return flat_view(memory, out)
 
     def _pad(self, planes: Any, image: Expr, channel: Expr, slot: Expr) -> Stmt:
-        """Return the copy of one channel into its planes, one plane a phase."""
-        sizes = list(self.found.image.shape[2:])
+        """Return the copy of one channel into its planes (one a phase), zeros around it."""
+        shape, sizes = self.shape, self.sizes
+        phases = len(self.phases)
+        start = slot * imm(phases) * self.plane
+        zero = tirx.const(0, "float32")
+        clear = loop(imm(phases) * self.plane, lambda z: store(planes, zero, start + z), "z")
+
+        def axis(number: int, where: list[Expr], flat: Expr, phase: Expr) -> Stmt:
+            if number == len(sizes):
+                value = load(self.found.image, image, channel, *where)
+                return store(planes, value, start + phase * self.plane + flat)
+
+            def inside(at: Expr) -> Stmt:
+                stride = imm(shape.strides[number])
+                moved = at + imm(shape.begin[number])
+                row = flat * self.pitches[number] + tirx.floordiv(moved, stride)
+                own = phase * stride + tirx.floormod(moved, stride)
+                return axis(number + 1, [*where, at], simple(row), simple(own))
+
+            return loop(sizes[number], inside, "x")
+
         if self.folded:
-            source = [image, channel]
-            base = slot * self.plane
+            pixels = sizes
             return loop(
                 self.plane,
-                lambda p: store(planes, load(self.found.image, *source, *unravel(p, sizes)), base + p),
+                lambda p: store(
+                    planes,
+                    load(self.found.image, image, channel, *unravel(p, pixels)),
+                    start + p,
+                ),
                 "p",
             )
-        return seq([self._phase(planes, image, channel, slot, n) for n in range(len(self.phases))])
+        copy = axis(0, [], imm(0), imm(0))
+        return copy if self._covers() else seq([clear, copy])
 
-    def _phase(self, planes: Any, image: Expr, channel: Expr, slot: Expr, number: int) -> Stmt:
-        shape, phase = self.shape, self.phases[number]
-        sizes = list(self.found.image.shape[2:])
-        base = (slot * imm(len(self.phases)) + imm(number)) * self.plane
-        zero = tirx.const(0, "float32")
-        last = len(sizes) - 1
-
-        def source(axis: int, q: Expr) -> Expr:
-            return q * imm(shape.strides[axis]) + imm(phase[axis] - shape.begin[axis])
-
-        def bounds(axis: int) -> tuple[Expr, Expr]:
-            """Return the first q and the first q after those that fall inside the image."""
-            stride, shift = shape.strides[axis], shape.begin[axis] - phase[axis]
-            low = max(0, -(-shift // stride))
-            high = tirx.floordiv(sizes[axis] + imm(shift + stride - 1), imm(stride))
-            pitch = self.pitches[axis]
-            return imm(low), simple(tirx.max(imm(low), tirx.min(high, pitch)))
-
-        def row(axis: int, position: Expr, indices: list[Expr]) -> Stmt:
-            pitch = self.pitches[axis]
-            low, high = bounds(axis)
-
-            def copy(q: Expr) -> Stmt:
-                at = (position * pitch) + q
-                if axis == last:
-                    where = [*indices, source(axis, q)]
-                    return store(planes, load(self.found.image, image, channel, *where), base + at)
-                return row(axis + 1, at, [*indices, source(axis, q)])
-
-            def clear(q: Expr) -> Stmt:
-                count = simple(product(self.pitches[axis + 1 :]))
-                at = (position * pitch + q) * count
-                return loop(count, lambda z: store(planes, zero, base + at + z), "z")
-
-            low_clear = tirx.min(low, pitch)
-            return seq(
-                [
-                    loop(simple(low_clear), clear, "q"),
-                    loop(simple(high - low), lambda q: copy(low + q), "q"),
-                    loop(simple(pitch - high), lambda q: clear(high + q), "q"),
-                ]
-            )
-
-        return row(0, imm(0), [])
+    def _covers(self) -> bool:
+        """Return whether the copy writes every position, so that nothing is left to clear."""
+        shape = self.shape
+        padded = any(shape.begin) or any(shape.end)
+        return not padded and all(s == 1 for s in shape.strides)
 
     def _chunk(self, planes: Any, image: Expr, group: Expr, chunk: Expr, tile: Expr) -> Stmt:
         """Return one task: all positions of a chunk for one tile of output channels."""
@@ -264,10 +285,7 @@ class _Emitter:
         box = [count, *self.outputs[1:]]
         length = let("length", simple(self._flat_length(box)), out)
         start = let("start", first * self.inner, out)
-        longest = simple(self._flat_length([imm(rows), *self.outputs[1:]]))
-        row_pitch = simple(ceil_div(longest, self.width) * imm(self.width) + imm(self.width))
-        sums = buffer("sums", [imm(shape.rows), row_pitch], "float32")
-        out.append(tirx.AllocBuffer(sums))
+        sums = self._scratch("sums", imm(shape.rows) * self.raw_sums_pitch, out)
         tiles = simple(ceil_div(length, self.width))
 
         def one(t: Expr) -> Stmt:
@@ -277,7 +295,7 @@ class _Emitter:
                 at = tirx.min(at, self.plane - imm(self.width) - start)
             at = let("at", at, inside)
             target = at + imm(self.width if self.direct else 0)
-            inside.append(self._register_tile(planes, image, group, tile, start + at, sums, target))
+            inside.append(self._register_tile(planes, group, tile, start + at, sums, target))
             return seq(inside)
 
         out.append(loop(tiles, one, "positions"))
@@ -287,7 +305,6 @@ class _Emitter:
     def _register_tile(
         self,
         planes: Any,
-        image: Expr,
         group: Expr,
         tile: Expr,
         position: Expr,
@@ -298,41 +315,26 @@ class _Emitter:
         held = [register_buffer("held", self.width, "float32") for _ in range(shape.rows)]
         zero = tirx.const(0, "float32")
         spots = [(r, v) for r in range(shape.rows) for v in range(vectors)]
-
-        def lane(body: Callable[[Expr], Stmt]) -> Stmt:
-            return loop(imm(lanes), body, "lane", VECTORIZED)
-
-        def slot(v: int, l: Expr) -> Expr:
-            return imm(v * lanes) + l
-
         out: list[Stmt] = [tirx.AllocBuffer(row) for row in held]
-        for r, v in spots:
-            out.append(lane(lambda l, r=r, v=v: store(held[r], zero, slot(v, l))))
+        out.extend(store_vector(held[r], lanes, spread(zero, lanes), v * lanes) for r, v in spots)
 
         def tap(channel: Expr, taps: list[Expr]) -> list[Stmt]:
-            where = self._source(planes, image, group, channel, taps, position)
+            source, base = self._source(planes, group, channel, taps, position)
             body = []
             for r, v in spots:
-                scalar = load(self.found.weight, group, tile, channel, *taps, imm(r))
-
-                def add(l: Expr, r: int = r, v: int = v, scalar: Expr = scalar) -> Stmt:
-                    vector = where(imm(v * lanes) + l)
-                    return store(held[r], load(held[r], slot(v, l)) + scalar * vector, slot(v, l))
-
-                body.append(lane(add))
+                scalar = load(self.found.weight, group, tile, channel, *taps, r)
+                vector = load_vector(source, lanes, base + imm(v * lanes))
+                old = load_vector(held[r], lanes, v * lanes)
+                total = old + spread(scalar, lanes) * vector
+                body.append(store_vector(held[r], lanes, total, v * lanes))
             return body
 
         out.append(
             loop(imm(shape.inputs), lambda c: self._over_taps([], lambda t: tap(c, t)), "channel")
         )
         for r, v in spots:
-            out.append(
-                lane(
-                    lambda l, r=r, v=v: store(
-                        sums, load(held[r], slot(v, l)), imm(r), target + imm(v * lanes) + l
-                    )
-                )
-            )
+            done = load_vector(held[r], lanes, v * lanes)
+            out.append(store_vector(sums, lanes, done, imm(r) * self.sums_pitch + target + imm(v * lanes)))
         return seq(out)
 
     def _over_taps(self, taps: list[Expr], body: Callable[[list[Expr]], list[Stmt]]) -> Stmt:
@@ -346,36 +348,24 @@ class _Emitter:
         return loop(imm(count), lambda r: self._over_taps([*taps, r], body), "tap")
 
     def _source(
-        self,
-        planes: Any,
-        image: Expr,
-        group: Expr,
-        channel: Expr,
-        taps: list[Expr],
-        position: Expr,
-    ) -> Callable[[Expr], Expr]:
-        """Return the load of the input that belongs to output `position + offset` at a tap."""
+        self, planes: Any, group: Expr, channel: Expr, taps: list[Expr], position: Expr
+    ) -> tuple[Any, Expr]:
+        """Return the flat buffer, and where in it the input of output `position` at a tap is."""
         shape = self.shape
+        own = channel if self.private else group * imm(shape.inputs) + channel
         if self.direct:
-            sizes = list(self.found.image.shape[2:])
-            whole = group * imm(shape.inputs) + channel
-            if self.folded and len(sizes) > 1:
-                return lambda o: load(planes, image, whole, *_split(position + o, sizes))
-            return lambda o: load(planes, image, whole, position + o)
-        if self.folded:
-            flat: Expr = imm(0)
-            phase: Expr = imm(0)
-        else:
-            flat, phase = imm(0), imm(0)
+            first = self.image * imm(self.channels) * self.plane
+            return planes, first + own * self.plane + position
+        flat: Expr = imm(0)
+        phase: Expr = imm(0)
+        if not self.folded:
             for axis, t in enumerate(taps):
                 stride, step = shape.strides[axis], shape.dilation[axis]
                 reach = simple(t * imm(step))
                 flat = flat * self.pitches[axis] + tirx.floordiv(reach, imm(stride))
                 phase = phase * imm(stride) + tirx.floormod(reach, imm(stride))
-        own = channel if self.private else group * imm(shape.inputs) + channel
         base = (own * imm(len(self.phases)) + phase) * self.plane + flat + position
-        base = simple(base)
-        return lambda o: load(planes, base + o)
+        return planes, simple(base)
 
     def _finish(
         self, sums: Any, image: Expr, group: Expr, tile: Expr, first: Expr, box: list[Expr]
@@ -383,7 +373,7 @@ class _Emitter:
         """Return the stores of a chunk: every channel of the tile, every position of the box."""
         shape, anchor = self.shape, self.found.stage
         batch, channel_var, *axes = anchor.spatial
-        extents = [anchor.extents[v] for v in axes]
+        extents = self.sizes
         shift = imm(self.width if self.direct else 0)
 
         def channel(r: Expr) -> Stmt:
@@ -396,12 +386,13 @@ class _Emitter:
                     where = [first + done[0], *done[1:]]
                     places = _split(where[0], extents) if self.folded else where
                     here = {**point, **dict(zip(axes, places, strict=True))}
-                    return self.epilogue.finish(here, load(sums, r, flat + shift))
-                return loop(
-                    box[axis],
-                    lambda o: positions([*done, o], flat * self.pitches[axis] + o),
-                    "o",
-                )
+                    return self.epilogue.finish(here, load(sums, r * self.sums_pitch + flat + shift))
+                def inside(o: Expr) -> Stmt:
+                    return positions([*done, o], flat * self.pitches[axis] + o)
+
+                if axis == len(box) - 1:
+                    return vector_loop(box[axis], self.lanes, inside)
+                return loop(box[axis], inside, "o")
 
             return positions([], imm(0))
 

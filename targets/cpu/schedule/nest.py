@@ -84,6 +84,21 @@ def let(name: str, value: Expr, out: list[Stmt]) -> Expr:
     return bound
 
 
+def opaque_let(name: str, value: Expr, out: list[Stmt]) -> Expr:
+    """Bind a symbolic size so that TVM's simplifier sees one name, not the expression.
+
+    TVM puts bound pure integers back into every index that uses them and then analyses those for
+    seconds. A value read from a buffer stays a name; LLVM removes the buffer.
+    """
+    value = simple(value)
+    if as_int(value) is not None:
+        return value
+    cell = buffer(name, [1], "int64")
+    bound = var(name)
+    out.extend([tirx.AllocBuffer(cell), store(cell, value, 0), tirx.Bind(bound, load(cell, 0))])
+    return bound
+
+
 def load(source: Buffer, *indices: Expr) -> Expr:
     """Return `source[indices]`."""
     return tirx.BufferLoad(source, [imm(i) if isinstance(i, int) else i for i in indices])
@@ -92,6 +107,35 @@ def load(source: Buffer, *indices: Expr) -> Expr:
 def store(target: Buffer, value: Expr, *indices: Expr) -> Stmt:
     """Return the statement `target[indices] = value`."""
     return tirx.BufferStore(target, value, [imm(i) if isinstance(i, int) else i for i in indices])
+
+
+def load_vector(source: Buffer, lanes: int, *indices: Expr) -> Expr:
+    """Return `lanes` contiguous elements of `source` from `indices` on."""
+    *outer, last = (imm(i) if isinstance(i, int) else i for i in indices)
+    return tirx.BufferLoad(source, [*outer, _ramp(last, lanes)])
+
+
+def store_vector(target: Buffer, lanes: int, value: Expr, *indices: Expr) -> Stmt:
+    """Return the store of a vector of `lanes` elements at `indices`."""
+    *outer, last = (imm(i) if isinstance(i, int) else i for i in indices)
+    return tirx.BufferStore(target, value, [*outer, _ramp(last, lanes)])
+
+
+def spread(scalar: Expr, lanes: int) -> Expr:
+    """Return a vector whose elements are all `scalar`."""
+    return scalar if lanes == 1 else tirx.Broadcast(scalar, lanes)
+
+
+def _ramp(base: Expr, lanes: int) -> Expr:
+    return base if lanes == 1 else tirx.Ramp(base, imm(1), lanes)
+
+
+def flat_view(source: Buffer, out: list[Stmt]) -> Buffer:
+    """Return a one-dimensional view of a contiguous buffer, declared by a statement in `out`."""
+    shape = [simple(product(list(source.shape)))]
+    view = tirx.decl_buffer(shape, str(source.dtype), name="flat", data_alignment=64)
+    out.append(tirx.DeclBuffer(view, data=source.data))
+    return view
 
 
 def product(values: Sequence[Expr]) -> Expr:
@@ -124,6 +168,25 @@ def unravel(flat: Expr, extents: Sequence[Expr]) -> list[Expr]:
             indices[k] = tirx.floormod(rest, extents[k])
             rest = tirx.floordiv(rest, extents[k])
     return indices
+
+
+def vector_loop(extent: Expr, lanes: int, body: Callable[[Expr], Stmt]) -> Stmt:
+    """Return `for i in range(extent): body(i)` by vectors, where iterations do not depend.
+
+    A static extent that is no multiple of `lanes` ends with a vector that overlaps the one before (each
+    iteration only stores, so doing some twice is harmless). A symbolic one is left to LLVM.
+    """
+    known = as_int(extent)
+    if known is None:
+        return loop(extent, body, "i")
+
+    def vector(base: Expr, width: int) -> Stmt:
+        return loop(imm(width), lambda lane: body(base + lane), "lane", VECTORIZED)
+
+    if known <= lanes:
+        return vector(imm(0), known)
+    whole = loop(imm(known // lanes), lambda i: vector(i * imm(lanes), lanes), "i")
+    return whole if known % lanes == 0 else seq([whole, vector(imm(known - lanes), lanes)])
 
 
 def task_loops(
