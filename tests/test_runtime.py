@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from tvm import relax
 from hcomp.artifact import Artifact
 from hcomp.errors import ArtifactError, RunError, UsageError
 from hcomp.runtime import Session, load
+from hcomp.runtime.resources import Resources
 from hcomp.runtime.values import aligned_empty
 from tests.vm_artifact import Maker, four_operators, four_operators_numpy, kernels
 
@@ -344,6 +346,19 @@ def test_constants_of_all_kinds(stored: bool, tmp_path: Path) -> None:
     np.testing.assert_allclose(Session(artifact).run({"x": x})["y"], want, rtol=1e-6)
 
 
+def test_constants_are_mapped_not_copied(tmp_path: Path) -> None:
+    maker = Maker()
+    maker.constant("c", np.arange(5, dtype=np.float32))
+    maker.constant("d", np.arange(7, dtype=np.int64))
+    maker.artifact({}, {"c": ("float32", [5])}).save(tmp_path / "m.hcomp")
+    artifact = Artifact.open(tmp_path / "m.hcomp")
+    resources = Resources(artifact, 1)
+    for spec in artifact.manifest.program.constants.values():
+        mapped = np.frombuffer(artifact.member(spec.file), np.uint8)
+        assert resources.constant_tensor(spec).data_ptr() == mapped.ctypes.data
+        assert not resources.constant_array(spec).flags.writeable
+
+
 def test_symbols_are_handed_to_the_region() -> None:
     """The region takes a size that none of its own inputs has."""
     maker = Maker()
@@ -373,8 +388,8 @@ def test_several_outputs_and_regions() -> None:
     np.testing.assert_allclose(out["a"], x + x, rtol=1e-6)
 
 
-def reference(maker: Maker, region: str, inputs: list[str], outputs: list[str], op: str) -> None:
-    """Add a region that numpy interprets: one operator."""
+def reference(maker: Maker, region: str, inputs: list[str], outputs: list[str], op: str, payload: bytes = b"") -> None:
+    """Add a region that numpy interprets: one operator, or an ONNX model as "extern"."""
     program = {
         "inputs": [{"name": n, "dtype": "float32", "shape": [4]} for n in inputs],
         "constants": [],
@@ -387,7 +402,7 @@ def reference(maker: Maker, region: str, inputs: list[str], outputs: list[str], 
                 "outputs": [{"name": n, "dtype": "float32", "shape": [4]} for n in outputs],
                 "attrs": {},
                 "graphs": {},
-                "payload": "",
+                "payload": base64.b64encode(payload).decode(),
             }
         ],
         "outputs": outputs,
@@ -463,6 +478,48 @@ def test_onnx_runtime_regions_with_texts_and_sequences() -> None:
     assert session.run({"s": ["ab"], "x": x})["u"].tolist() == ["abab"]
     with pytest.raises(RunError, match=r"input 's': expected string\[K\], got float32"):
         session.run({"s": x, "x": x})
+
+
+def test_a_reference_region_that_fails_names_the_node() -> None:
+    maker = Maker()
+    reference(maker, "r1", ["x"], ["y"], "exp")
+    session = Session(maker.artifact({"x": ("float32", ["N"])}, {"y": ("float32", ["N"])}))
+    x = random(4)
+    np.testing.assert_allclose(session.run({"x": x})["y"], np.exp(x), rtol=1e-6)
+    with pytest.raises(RunError, match=r"region r1 failed on null: input 'x': expected \[4\]"):
+        session.run({"x": random(5)})
+
+
+def test_an_onnx_runtime_region_that_fails_is_named() -> None:
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Reshape", ["x", "s"], ["y"])
+    inputs = [value("x", TensorProto.FLOAT, ["N"]), value("s", TensorProto.INT64, [1])]
+    maker = Maker()
+    extern(maker, onnx_model([node], inputs, [value("y", TensorProto.FLOAT, ["M"])]), ["x", "s"], ["y"])
+    types: Any = {"x": ("float32", ["N"]), "s": ("int64", [1])}
+    session = Session(maker.artifact(types, {"y": ("float32", ["M"])}))
+    with pytest.raises(RunError, match=r"region e failed on cpu: .*Reshape") as found:
+        session.run({"x": random(4), "s": [3]})
+    assert "\n" not in str(found.value)
+
+
+def test_extern_nodes_inside_of_a_reference_region() -> None:
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Neg", ["x"], ["y"])
+    ends = [[value(n, TensorProto.FLOAT, [4])] for n in "xy"]
+    maker = Maker()
+    reference(maker, "r1", ["x"], ["y"], "extern", onnx_model([node], *ends))
+    session = Session(maker.artifact({"x": ("float32", [4])}, {"y": ("float32", [4])}))
+    x = random(4)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], -x)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], -x)
+
+
+def test_a_model_that_onnx_runtime_refuses_is_an_artifact_error() -> None:
+    maker = Maker()
+    extern(maker, b"junk", ["x"], ["y"])
+    with pytest.raises(ArtifactError, match="region e: ONNX Runtime refuses the model"):
+        Session(maker.artifact({"x": ("float32", [1])}, {"y": ("float32", [1])}))
 
 
 def test_onnx_runtime_regions_with_bfloat16() -> None:
