@@ -201,7 +201,20 @@ def bcast(a: DimLike, b: DimLike) -> DimLike:
         call = _single_call(dim, "bcast")
         parts += call.arguments if call else (dim,)
     unique = sorted(set(parts), key=str)
-    return unique[0] if len(unique) == 1 else _call("bcast", *unique)
+    kept = [p for p in unique if not any(_cut_from(p, other) for other in unique)]
+    return kept[0] if len(kept) == 1 else _call("bcast", *kept)
+
+
+def _cut_from(dim: DimLike, whole: DimLike) -> bool:
+    """Say whether `dim` is `min(whole, n)` with n at least 1: what slices like table[:length] have.
+
+    Where the two broadcast, they are equal or one of them is 1; the result is `whole` in each case.
+    """
+    call = _single_call(dim, "min")
+    if call is None or whole not in call.arguments:
+        return False
+    lows = [lower_bound(a) for a in call.arguments if a != whole]
+    return all(low is not None and low >= 1 for low in lows)
 
 
 def sign(dim: DimLike) -> int | None:
@@ -224,6 +237,9 @@ def lower_bound(dim: DimLike) -> int | None:
             total += factor
             continue
         lows = [_atom_lower_bound(atom) for atom, _ in monomial]
+        if factor > 0 and len(monomial) == 1 and monomial[0][1] == 1 and lows[0] is not None:
+            total += factor * lows[0]
+            continue
         if factor < 0 or any(low is None or low < 0 for low in lows):
             return None
         powers = (p for _, p in monomial)

@@ -84,6 +84,18 @@ def test_bcast_is_the_size_that_is_not_one(parts: list[DimLike], env: Sizes) -> 
     assert evaluate(total, env) == next((v for v in values if v != 1), 1)
 
 
+def test_bcast_of_a_cut_table_is_the_length() -> None:
+    # table[:length] of 512 rows, added to `length` rows: the usual position embedding.
+    n = symbol("N")
+    assert bcast(n, dim_min(512, n)) == n
+    assert bcast(dim_min(512, n), n) == n
+    assert bcast(n, dim_min(symbol("K"), n)) != n  # K may be 0
+
+
+def test_bounds_see_through_a_quotient_below_zero() -> None:
+    assert lower_bound(4 * floordiv(symbol("N") - 1, 32) + 4) == 0
+
+
 @given(dims)
 def test_text_reads_back(dim: DimLike) -> None:
     assert parse_dim(str(dim)) == dim

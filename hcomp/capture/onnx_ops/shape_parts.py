@@ -118,9 +118,11 @@ def _clamped(index: DimLike, size: DimLike, low: DimLike, high: DimLike) -> DimL
             return high
         if index <= -UNBOUNDED:
             return low
-    bound, above = lower_bound(index), lower_bound(-index)
     if index == size:
         return high
+    if index == low:
+        return low  # so that a size whose own expression might go below zero stays out of it
+    bound, above = lower_bound(index), lower_bound(-index)
     if bound is not None and bound >= 0:
         return dim_min(index, high)
     if above is not None and above > 0:
