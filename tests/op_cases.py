@@ -9,6 +9,7 @@ from typing import Any
 from tests.op_case import BF16, BOOL, F16, F32, F64, I4, I8, I64, U4, U8, Case, M, N, case, t
 from tests.op_cases_host import HOST, HOST_ONNX
 from tests.op_cases_layers import LINEAR
+from tests.op_cases_vision import VISION
 
 _FLOAT_UNARY = [
     "acos",
@@ -307,4 +308,5 @@ CASES: dict[str, list[Case]] = {
     **INDEX,
     **HOST,
     **HOST_ONNX,
+    **VISION,
 }

@@ -21,6 +21,8 @@ from hcomp.reference import (
     resize,
     sequence,
     shape,
+    signal,
+    vision,
 )
 from hcomp.reference.numeric import Function, quiet
 
@@ -36,6 +38,8 @@ _FIXED: dict[str, Function] = {
     **onnx_host.TABLE,
     **resize.TABLE,
     **sequence.TABLE,
+    **signal.TABLE,
+    **vision.TABLE,
 }
 
 REFERENCE: dict[str, Function] = {**_FIXED, "dynamic": quiet(host.dynamic_for(_FIXED))}

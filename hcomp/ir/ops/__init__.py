@@ -9,7 +9,10 @@ from hcomp.ir.ops.index import INDEX
 from hcomp.ir.ops.linear import LINEAR
 from hcomp.ir.ops.reduce import REDUCE
 from hcomp.ir.ops.shape import SHAPE
+from hcomp.ir.ops.vision import VISION
 
-OPS: dict[str, Op] = {op.name: op for op in (*ELEMENTWISE, *SHAPE, *REDUCE, *LINEAR, *INDEX, *HOST, *HOST_ONNX)}
+_ROWS = (*ELEMENTWISE, *SHAPE, *REDUCE, *LINEAR, *INDEX, *HOST, *HOST_ONNX, *VISION)
+
+OPS: dict[str, Op] = {op.name: op for op in _ROWS}
 
 __all__ = ["CONTROL", "OPS", "REQUIRED", "UNTYPED", "Infer", "Op", "TypeRuleError"]

@@ -26,7 +26,8 @@ def _matmul(context: Infer) -> Shape:
     return batch + (a[-2:-1] if len(a) > 1 else ()) + (b[-1:] if len(b) > 1 else ())
 
 
-def _window(context: Infer, size: DimLike, kernel: DimLike, i: int, n: int) -> DimLike:
+def window_size(context: Infer, size: DimLike, kernel: DimLike, i: int, n: int) -> DimLike:
+    """Return how many windows fit along spatial axis `i` of `n`, by strides, padding, dilation, ceil_mode."""
     attrs = context.attrs
     padding, stride, dilation = attrs["padding"], attrs["strides"][i], attrs["dilation"][i]
     room = size + padding[i] + padding[i + n] - ((kernel - 1) * dilation + 1)
@@ -45,7 +46,7 @@ def _conv(context: Infer) -> Shape:
     groups = context.attrs["groups"]
     if isinstance(x[1], int) and isinstance(w[1], int) and x[1] != w[1] * groups:
         raise context.error(f"{x[1]} channels, but the weight expects {w[1]} in each of {groups} groups")
-    spatial = tuple(_window(context, x[i + 2], w[i + 2], i, n) for i in range(n))
+    spatial = tuple(window_size(context, x[i + 2], w[i + 2], i, n) for i in range(n))
     return (x[0], w[0], *spatial)
 
 
@@ -70,7 +71,7 @@ def _pool(context: Infer) -> Shape:
     if len(x) != n + 2:
         raise context.error(f"data of rank {len(x)} does not fit {n} pooled axes")
     kernel = context.attrs["pool_size"]
-    return (*x[:2], *(_window(context, x[i + 2], kernel[i], i, n) for i in range(n)))
+    return (*x[:2], *(window_size(context, x[i + 2], kernel[i], i, n) for i in range(n)))
 
 
 def _recurrent(outputs: int) -> ShapeRule:
