@@ -85,12 +85,13 @@ def _folded(c: NodeContext, x: str, groups: DimLike) -> str:
 
 def attend(
     c: NodeContext, q: str, k: str, v: str, bias: Bias, scale: float,
-    *, softcap: float = 0.0, precision: str = "", root_scale: bool = False,
+    *, softcap: float = 0.0, precision: str = "", root_scale: bool = False, sink: str = "",
 ) -> Attended:  # fmt: skip
     """Return softmax(cap(scale * q @ k^T) + bias) @ v.
 
-    A query that sees no key gives zeros. `precision` is the dtype of softmax (""
-    is q's); `root_scale` scales q and k by the root, so that narrow floats do not overflow.
+    A query that sees no key gives zeros. `precision` is the dtype of softmax ("" is q's);
+    `root_scale` scales q and k by the root, so that narrow floats do not overflow; `sink` [H] is
+    a score for each head that takes its share of softmax and leads to no value.
     """
     dtype, groups = c.dtype(q), c.shape(k)[1]
     batch, heads, length, _ = c.shape(q)
@@ -105,7 +106,8 @@ def attend(
     biased = c.emit("add", capped, bias.added) if bias.added else capped
     if bias.allowed:
         biased = c.emit("where", bias.allowed, biased, c.scalar(-math.inf, dtype))
-    weights = _softmax(c, c.cast(biased, precision or dtype))
+    logits = c.cast(biased, precision or dtype)
+    weights = _softmax_with_sink(c, logits, sink) if sink else _softmax(c, logits)
     if not bias.leaves_one:
         weights = c.emit("where", _sees_none(c, bias, dtype), c.scalar(0, c.dtype(weights)), weights)
     weights = c.cast(weights, dtype)
@@ -128,6 +130,15 @@ def _softmax(c: NodeContext, x: str) -> str:
     highest = c.emit("max", x, axis=(-1,), keepdims=True)
     powers = c.emit("exp", c.emit("subtract", x, highest))
     return c.emit("divide", powers, _sum(c, powers))
+
+
+def _softmax_with_sink(c: NodeContext, x: str, sink: str) -> str:
+    """Return softmax over the last axis of x [B, H, S, T] and one more score, which is cut off."""
+    batch, heads, length, keys = c.shape(x)
+    column = c.reshape(c.cast(sink, c.dtype(x)), (1, heads, 1, 1))
+    column = c.emit("broadcast_to", column, shape=(batch, heads, length, 1))
+    weights = _softmax(c, c.emit("concat", x, column, axis=3))
+    return c.emit("strided_slice", weights, axes=(3,), begin=(0,), size=(keys,), strides=(1,))
 
 
 def _sum(c: NodeContext, x: str) -> str:

@@ -1,7 +1,9 @@
 """The com.microsoft operators that exporters and ONNX Runtime's optimizers emit."""
 
 from hcomp.capture.context import Converter
+from hcomp.capture.onnx_ops.contrib_attention import CONTRIB_ATTENTION
 from hcomp.capture.onnx_ops.contrib_fused import FUSED
+from hcomp.capture.onnx_ops.contrib_group_query import GROUP_QUERY
 from hcomp.capture.onnx_ops.contrib_nbits import NBITS
 from hcomp.capture.onnx_ops.contrib_norm import CONTRIB_NORM
 from hcomp.capture.onnx_ops.contrib_qlinear import QLINEAR
@@ -12,7 +14,9 @@ from hcomp.capture.onnx_ops.quantize import QUANTIZE
 CONTRIB: dict[str, Converter] = {
     "QuantizeLinear": QUANTIZE["QuantizeLinear"],
     "DequantizeLinear": QUANTIZE["DequantizeLinear"],
+    **CONTRIB_ATTENTION,
     **FUSED,
+    **GROUP_QUERY,
     **NBITS,
     **CONTRIB_NORM,
     **QLINEAR,
