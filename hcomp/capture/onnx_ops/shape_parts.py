@@ -120,7 +120,7 @@ def _clamped(index: DimLike, size: DimLike, low: DimLike, high: DimLike) -> DimL
             return low
     if index == size:
         return high
-    if index == low:
+    if index == 0 and low == 0:
         return low  # so that a size whose own expression might go below zero stays out of it
     bound, above = lower_bound(index), lower_bound(-index)
     if bound is not None and bound >= 0:
