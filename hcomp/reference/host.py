@@ -163,9 +163,7 @@ def bernoulli(x: Array, *, dtype: str, seed: float | None = None) -> Array:
     return cast(np.asarray(drawn), dtype=dtype)
 
 
-def multinomial(
-    x: Array, *, samples: int, dtype: str = "int32", seed: float | None = None
-) -> Array:
+def multinomial(x: Array, *, samples: int, dtype: str = "int32", seed: float | None = None) -> Array:
     """Return `samples` classes for each row of x [B, classes], its log probabilities unscaled."""
     wide = widen(x).astype(np.float64)
     power = np.exp(wide - wide.max(axis=1, keepdims=True))
@@ -199,9 +197,7 @@ def dynamic_for(table: Mapping[str, Function]) -> Function:
         """
         split = len(inputs) - len(bind)
         bound = {
-            name: attribute_value(value)
-            for name, value in zip(bind, inputs[split:], strict=True)
-            if value is not None
+            name: attribute_value(value) for name, value in zip(bind, inputs[split:], strict=True) if value is not None
         }
         result = table[op](*inputs[:split], **{**dict(static), **bound})
         for array, dtype in zip(_arrays(result), dtypes, strict=False):

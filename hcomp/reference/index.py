@@ -75,9 +75,7 @@ def _coordinates(x: Array, indices: Array, batch: int, op: str) -> tuple[Array, 
     return tuple(grid + columns)
 
 
-def scatter_elements(
-    x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
-) -> Array:
+def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
     """Return `x` with updates written where gather_elements would read.
 
     Where two go to one place, the later one wins, or they are combined by `reduction`.

@@ -12,9 +12,7 @@ from hcomp.reference.numeric import Array, Function, lowest, narrow, quiet_table
 Ints = Sequence[int]
 
 
-def _sizes(
-    x: Array, pool_size: Ints, strides: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
-) -> list[int]:
+def _sizes(x: Array, pool_size: Ints, strides: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> list[int]:
     """Return the output's spatial sizes.
 
     With `ceil_mode` a window may hang over the end, but must start inside the tensor or the
@@ -43,10 +41,7 @@ def _windows(
 ) -> Array:
     """Return the windows [N, C, *sizes, *pool_size] of x, with `value` outside of it."""
     n = len(pool_size)
-    reach = [
-        (out - 1) * s + (k - 1) * d + 1
-        for out, s, k, d in zip(sizes, strides, pool_size, dilation, strict=True)
-    ]
+    reach = [(out - 1) * s + (k - 1) * d + 1 for out, s, k, d in zip(sizes, strides, pool_size, dilation, strict=True)]
     # What the windows need after the end may be more (ceil mode) or less than the padding.
     after = [r - size - b for r, size, b in zip(reach, x.shape[2:], padding, strict=False)]
     return window_view(padded(x, [*padding[:n], *after], value), pool_size, strides, dilation)

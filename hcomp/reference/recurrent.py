@@ -52,9 +52,7 @@ def _activations(
     return found
 
 
-def _activate(
-    x: Array, *, function: Function, alpha: float, beta: float, clip: float | None
-) -> Array:
+def _activate(x: Array, *, function: Function, alpha: float, beta: float, clip: float | None) -> Array:
     if clip is not None:
         x = np.clip(x, -clip, clip)
     return np.asarray(function(x, alpha, beta))
@@ -68,9 +66,7 @@ def _times(direction: str, index: int, steps: int) -> range:
     return range(steps - 1, -1, -1) if backwards else range(steps)
 
 
-def _run(
-    x: Array, step: Step, state: State, times: range, lengths: Array | None, y: Array
-) -> State:
+def _run(x: Array, step: Step, state: State, times: range, lengths: Array | None, y: Array) -> State:
     """Run one direction over projected inputs x [T, B, G*H]; write y [T, B, H]."""
     for t in times:
         new = step(x[t], state)
@@ -101,9 +97,7 @@ class _Layer:
         self.attrs = attrs
         self.per_cell = per_cell
         if len(attrs["activations"]) != per_cell * self.directions:
-            raise ValueError(
-                f"{len(attrs['activations'])} activations for {self.directions} directions"
-            )
+            raise ValueError(f"{len(attrs['activations'])} activations for {self.directions} directions")
 
     def run(self, cell: Callable[[_Layer, int, list[Activation]], Step], carried: int) -> Any:
         """Return Y [T, D, B, H] and the final states [D, B, H]."""
@@ -112,10 +106,7 @@ class _Layer:
         y = np.zeros((steps, self.directions, batch, self.hidden), wide)
         final = np.zeros((carried, self.directions, batch, self.hidden), wide)
         for d, functions in enumerate(self._functions()):
-            state = tuple(
-                np.zeros((batch, self.hidden), wide) if s is None else s[d]
-                for s in self.states[:carried]
-            )
+            state = tuple(np.zeros((batch, self.hidden), wide) if s is None else s[d] for s in self.states[:carried])
             times = _times(self.attrs["direction"], d, steps)
             step = cell(self, d, functions)
             last = _run(self._projected(d), step, state, times, self.lengths, y[:, d])

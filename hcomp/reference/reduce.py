@@ -94,9 +94,7 @@ def min_of(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
 def _arg(function: Function) -> Function:
     """Return the reference of argmax or argmin: the first extreme, or the last; int64."""
 
-    def reference(
-        x: Array, *, axis: Axis, keepdims: bool = False, select_last: bool = False
-    ) -> Array:
+    def reference(x: Array, *, axis: Axis, keepdims: bool = False, select_last: bool = False) -> Array:
         wide = widen(x)
         if isinstance(axis, Sequence):
             if len(axis) != 1:

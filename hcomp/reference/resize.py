@@ -177,10 +177,7 @@ def cubic_taps(m: Math, x: Any, axis: Axis, method: Method) -> list[tuple[Any, A
     places = [low - n(1), low, low + n(1), low + n(2)]
     if method.exclude_outside:
         last = axis.size - n(1)
-        kept = [
-            m.where((p >= n(0)) & (p <= last), w, w * n(0))
-            for p, w in zip(places, weights, strict=True)
-        ]
+        kept = [m.where((p >= n(0)) & (p <= last), w, w * n(0)) for p, w in zip(places, weights, strict=True)]
         total = kept[0] + kept[1] + kept[2] + kept[3]
         weights = [w / total for w in kept]
     return [(_inside(m, p, axis), w) for p, w in zip(places, weights, strict=True)]
@@ -211,15 +208,11 @@ class Table:
         count = len(self.taps[0][0])
         result = np.zeros((size, count), np.float32)
         for index, weight in self.taps:
-            np.add.at(
-                result, (index, np.arange(count)), np.float32(1) if weight is None else weight
-            )
+            np.add.at(result, (index, np.arange(count)), np.float32(1) if weight is None else weight)
         return result
 
 
-def static_axis(
-    size: int, count: int, scale: float, roi: tuple[float, float], fractional: bool
-) -> Axis:
+def static_axis(size: int, count: int, scale: float, roi: tuple[float, float], fractional: bool) -> Axis:
     """Return the axis for known numbers; `fractional`: the scale was given, not the size."""
     f = np.float32
     length = f(scale) * f(size) if fractional else f(count)
@@ -229,9 +222,7 @@ def static_axis(
 def axis_table(axis: Axis, method: Method) -> Table:
     """Return the taps of an axis whose sizes are numbers."""
     with np.errstate(all="ignore"):
-        x = coordinates(
-            NUMPY, np.arange(int(axis.count), dtype=np.float32), axis, method.coordinates
-        )
+        x = coordinates(NUMPY, np.arange(int(axis.count), dtype=np.float32), axis, method.coordinates)
         x = np.asarray(x, np.float32)
         outside = None
         if method.coordinates == "tf_crop_and_resize":
@@ -245,10 +236,7 @@ def axis_table(axis: Axis, method: Method) -> Table:
         else:
             taps = cubic_taps(NUMPY, x, axis, method)
     return Table(
-        [
-            (np.asarray(i).astype(np.int64), None if w is None else np.asarray(w, np.float32))
-            for i, w in taps
-        ],
+        [(np.asarray(i).astype(np.int64), None if w is None else np.asarray(w, np.float32)) for i, w in taps],
         outside,
     )
 
@@ -288,9 +276,7 @@ def output_sizes(
     """Return the output's size and the scale of each of `axes`."""
     if sizes is None:
         assert scales is not None
-        counts = [
-            int(np.float32(s) * np.float32(shape[a])) for a, s in zip(axes, scales, strict=True)
-        ]
+        counts = [int(np.float32(s) * np.float32(shape[a])) for a, s in zip(axes, scales, strict=True)]
         return counts, [float(s) for s in scales]
     f = np.float32
     factors = [f(s) / f(shape[a]) for a, s in zip(axes, sizes, strict=True)]
@@ -320,9 +306,7 @@ def onnx_resize(
 
     Source: the documentation of Resize, version 19.
     """
-    method = Method(
-        mode, coordinates, nearest, cubic_coeff, exclude_outside, extrapolation, antialias
-    )
+    method = Method(mode, coordinates, nearest, cubic_coeff, exclude_outside, extrapolation, antialias)
     counts, factors = output_sizes(x.shape, axes, scales, sizes, policy)
     wide = x if mode == "nearest" or x.dtype in (np.float32, np.float64) else x.astype(np.float32)
     outside = np.zeros((1,) * x.ndim, bool)

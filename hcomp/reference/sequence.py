@@ -66,9 +66,7 @@ def sequence_concat(values: Sequence, *, axis: int, new_axis: bool = False) -> A
     return result
 
 
-def split_to_sequence(
-    x: Array, split: Array | None = None, *, axis: int = 0, keepdims: bool = True
-) -> Sequence:
+def split_to_sequence(x: Array, split: Array | None = None, *, axis: int = 0, keepdims: bool = True) -> Sequence:
     """Return pieces of x along `axis`: of the sizes in `split` (0-D: all alike, the last shorter).
 
     Without `split` the pieces have size 1, and lose the axis where not `keepdims`.

@@ -88,10 +88,7 @@ def pad(x: Array, *, padding: Ints, mode: str = "constant", value: float = 0) ->
     """
     n = x.ndim
     before, after = padding[:n], padding[n:]
-    cut = tuple(
-        slice(max(-b, 0), max(size - max(-a, 0), 0))
-        for b, a, size in zip(before, after, x.shape, strict=True)
-    )
+    cut = tuple(slice(max(-b, 0), max(size - max(-a, 0), 0)) for b, a, size in zip(before, after, x.shape, strict=True))
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
     if mode != "constant":
         return _pad_from_inside(x[cut], widths, mode)
@@ -118,9 +115,7 @@ def _pad_from_inside(x: Array, widths: list[tuple[int, int]], mode: str) -> Arra
             position %= size
         elif mode == "reflect":
             period = max(2 * (size - 1), 1)
-            position = (
-                np.abs((position + size - 1) % period - (size - 1)) if size > 1 else 0 * position
-            )
+            position = np.abs((position + size - 1) % period - (size - 1)) if size > 1 else 0 * position
         else:
             raise ValueError(f"unknown mode {mode!r}")
         x = np.take(x, position, axis=axis)
@@ -149,9 +144,7 @@ def trilu(x: Array, *, upper: bool = True, k: int = 0) -> Array:
 def full(*, shape: Ints, value: Any, dtype: str) -> Array:
     """Return a tensor of `shape` that holds `value` everywhere."""
     target = numpy_dtype(dtype)
-    return np.full(
-        tuple(shape), value if dtype == "string" else np.asarray(value).astype(target), target
-    )
+    return np.full(tuple(shape), value if dtype == "string" else np.asarray(value).astype(target), target)
 
 
 def arange(*, size: int, start: Any = 0, step: Any = 1, dtype: str = "int64") -> Array:
