@@ -130,8 +130,9 @@ def test_cast_to_float8_without_saturation_overflows_after_rounding() -> None:
 
 
 def test_cast_to_e8m0_rounds_up_and_saturates() -> None:
-    x = np.array([0.124, 0.25, 1.1, 3.4e38, np.inf, np.nan], np.float32)
-    expected = np.array([0.125, 0.25, 2.0, 2.0**127, 2.0**127, np.nan])
+    tiny = [1e-45, 2.0**-127, 2.0**-127 * 1.5]
+    x = np.array([0.124, 0.25, 1.1, 3.4e38, np.inf, np.nan, *tiny], np.float32)
+    expected = np.array([0.125, 0.25, 2.0, 2.0**127, 2.0**127, np.nan, 2.0**-127, 2.0**-127, 2.0**-126])
     assert_close(REFERENCE["cast"](x, dtype="float8_e8m0fnu").astype(np.float64), expected)
 
 

@@ -80,7 +80,9 @@ def _to_e8m0(x: Array, saturate: bool) -> Array:
     bits = np.ascontiguousarray(x).view(np.uint32)
     exponent = ((bits >> 23) & 0xFF).astype(np.uint16)
     special = exponent == _E8M0_NAN
-    exponent += ((bits & 0x7FFFFF) != 0) & ~special
+    # Subnormal numbers up to 2**-127 are that number, which is the smallest of the type.
+    rest = (bits & 0x7FFFFF).astype(np.int64) - np.where(exponent == 0, 0x400000, 0)
+    exponent += (rest > 0) & ~special
     exponent = np.minimum(exponent, _E8M0_MAX if saturate else _E8M0_NAN)
     if saturate:
         exponent[np.isinf(x)] = _E8M0_MAX
