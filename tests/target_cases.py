@@ -357,7 +357,52 @@ LINEAR = [
     ),
 ]
 
+
+
+def _layer(op: str, gates: int, d: int, extra: tuple[Any, ...], constant: bool) -> tuple[Any, ...]:
+    weight = Operand(f"{d}, {gates * 6}, 4", fill="unit", constant=constant)
+    recurrence = Operand(f"{d}, {gates * 6}, 6", fill="unit", constant=constant)
+    return (Operand("N, K, 4", fill="unit"), weight, recurrence, *extra)
+
+
+_LENGTHS = Operand("3", "int32", values=(5, 2, 0))
+_FUNCTIONS = {"lstm": ("sigmoid", "tanh", "tanh"), "gru": ("sigmoid", "tanh"), "rnn": ("tanh",)}
+_OTHERS = {
+    "lstm": ("hardsigmoid", "softsign", "elu"),
+    "gru": ("affine", "leakyrelu"),
+    "rnn": ("relu",),
+}
+
+
+def _recurrent(op: str, gates: int, own: dict[str, Any]) -> list[Case]:
+    state = Operand("1, K, 6", fill="unit")
+    both = Operand("2, K, 6", fill="unit")
+    memory = (state,) if op == "lstm" else ()
+    holes = (Operand("1, 18", fill="unit"),) if op == "lstm" else ()
+    bias = Operand(f"1, {2 * gates * 6}", fill="unit")
+    bias2 = Operand(f"2, {2 * gates * 6}", fill="unit")
+    names = _FUNCTIONS[op]
+    return [
+        Case(op, _layer(op, gates, 1, (), True), {"activations": names}, FLOATS[:3], 8),
+        Case(op, _layer(op, gates, 1, (bias, None, state, *memory, *holes), False),
+             {"activations": names, "direction": "reverse", **own}, FLOATS[:3], 8),
+        Case(op, _layer(op, gates, 2, (bias2, _LENGTHS, both, *((both,) if memory else ())), True),
+             {"activations": names * 2, "direction": "bidirectional", "clip": 0.8}, FLOATS[:1], 8),
+        Case(op, _layer(op, gates, 1, (bias,), False),
+             {"activations": _OTHERS[op], "alpha": (0.3,), "beta": (0.4,)}, FLOATS[:1], 8),
+    ]  # fmt: skip
+
+
+RECURRENT = [
+    *_recurrent("lstm", 4, {"input_forget": True}),
+    *_recurrent("lstm", 4, {}),
+    *_recurrent("gru", 3, {"linear_before_reset": True}),
+    *_recurrent("gru", 3, {}),
+    *_recurrent("rnn", 1, {}),
+]
+
 FAMILIES = {
+    "recurrent": RECURRENT,
     "elementwise": ELEMENTWISE,
     "moves": MOVES,
     "reductions": REDUCTIONS,

@@ -130,6 +130,15 @@ class Lowering:
         call = self.builder.lookup_binding(made)
         return self.builder.emit(relax.call_tir(call.args[0], call.args[1], wanted))
 
+    def bind(self, name: str, value_type: TensorType, expr: Expr) -> None:
+        """Give a name to an intermediate value, so that kernels can read it."""
+        self.values[name] = Value(value_type, expr)
+
+    def bind_constant(self, name: str, array: Array) -> None:
+        """Give a name to a constant that lowering has made, such as a turned weight."""
+        own = TensorType(dtype_name(array.dtype), tuple(array.shape))
+        self.values.setdefault(name, Value(own, array=array))
+
     def type(self, name: str) -> TensorType:
         """Return the type of a value."""
         return self.values[name].type

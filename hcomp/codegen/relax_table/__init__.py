@@ -10,7 +10,7 @@ from typing import Any
 
 from hcomp.codegen.kernel import KernelBody
 from hcomp.codegen.relax_module import Lowering, Rule
-from hcomp.codegen.relax_table import elementwise, index, linear, pool, reduce, scans, shape, views
+from hcomp.codegen.relax_table import elementwise, index, linear, pool, recurrent, reduce, scans, shape, views
 from hcomp.ir.graph import Node
 
 KERNELS: dict[str, KernelBody] = {
@@ -35,4 +35,5 @@ LOWER: dict[str, Rule] = {
     **{name: _kernel_rule(body) for name, body in KERNELS.items()},
     **views.RULES,
     **index.RULES,
+    **recurrent.RULES,
 }
