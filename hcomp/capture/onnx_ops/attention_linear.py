@@ -81,12 +81,9 @@ def _causal_conv(c: NodeContext) -> Sequence[str]:
     channels, kernel = c.shape(1)[0], c.shape(1)[2]
     if not isinstance(channels, int) or not isinstance(kernel, int):
         raise c.refuse("its weight's sizes are known only at run time")
-    batch, _, length = c.shape(0)
-    if c.has(3):
-        past = c.input(3)
-    else:
-        past = c.b.emit("full", shape=(batch, channels, kernel - 1), value=0, dtype=c.dtype(0))
-    padded = c.emit("concat", past, 0, axis=2)
+    length = c.shape(0)[2]
+    padding = (0, 0, kernel - 1, 0, 0, 0)
+    padded = c.emit("concat", 3, 0, axis=2) if c.has(3) else c.emit("pad", 0, padding=padding)
     y = c.emit("conv", padded, 1, strides=(1,), padding=(0, 0), dilation=(1,), groups=channels)
     if c.has(2):
         y = c.emit("add", y, c.reshape(2, (1, channels, 1)))

@@ -48,9 +48,7 @@ def padding(c: NodeContext, index: int, batch: DimLike, keys: DimLike) -> str:
         return within_length(c, lengths, keys)
     if shape == (2 * batch,):
         ends, starts = c.emit_many("split", lengths, sizes=(batch, batch), axis=0)
-        begun = c.emit(
-            "greater_equal", positions(c, keys), c.emit("expand_dims", starts, axis=(1, 2, 3))
-        )
+        begun = c.emit("greater_equal", positions(c, keys), c.emit("expand_dims", starts, axis=(1, 2, 3)))
         return c.emit("logical_and", within_length(c, ends, keys), begun)
     raise c.refuse(f"its mask of {shape[0]} numbers is of a kind that hcomp does not read")
 
@@ -102,9 +100,7 @@ def _merged(c: NodeContext, projected: str, *, mask: int, past: int, added: int)
         length = c.shape(past)[3]
         old = [c.emit("squeeze", half, axis=(0,)) for half in _parts(c, c.input(past), (1, 1), 0)]
         k, v = (c.emit("concat", a, b, axis=2) for a, b in zip(old, (k, v), strict=True))
-    bias = bias_of(
-        c, q, k, mask=mask, added=added, past=length, filtered=filtered, causal=causal
-    )
+    bias = bias_of(c, q, k, mask=mask, added=added, past=length, filtered=filtered, causal=causal)
     done = attend(c, q, k, v, bias, scale or default_scale(c, c.shape(q)[3]))
     if not c.wants(1):
         return (merge_heads(c, done.y),)

@@ -26,7 +26,7 @@ def one(outputs: str | Sequence[str]) -> str:
 
 # -- products ---------------------------------------------------------------------------------
 def _fused_matmul(c: NodeContext) -> str:
-    """alpha * A' @ B'; a batch transposition moves the first axis to just before the last."""
+    """Alpha * A' @ B'; a batch transposition moves the first axis to just before the last."""
     alpha = float(c.attr("alpha", 1.0))
     a = _turned(c, 0, c.attr("transA", 0), c.attr("transBatchA", 0))
     b = _turned(c, 1, c.attr("transB", 0), c.attr("transBatchB", 0))
@@ -93,7 +93,7 @@ def activated(c: NodeContext, x: str, name: str, numbers: Sequence[float]) -> st
     match name, given:
         case "", _:
             return x
-        case ("Relu" | "Sigmoid" | "Tanh"), _:
+        case (("Relu" | "Sigmoid" | "Tanh"), _):
             return c.emit(name.lower(), x)
         case "LeakyRelu", [alpha, *_]:
             return c.emit("leaky_relu", x, alpha=alpha)

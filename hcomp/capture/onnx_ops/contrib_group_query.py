@@ -81,21 +81,16 @@ def _only_plain(c: NodeContext) -> None:
 
 def _inputs(c: NodeContext, heads: int, groups: int) -> tuple[str, str, str]:
     """Return q [B, S, H, D], k and v [B, S, G, D]."""
-    batch, length, width = c.shape(0)
+    width = c.shape(0)[2]
     if c.has(1):
         flat = [c.input(0), c.input(1), c.input(2)]
     else:
         if not isinstance(width, int):
             raise c.refuse("its packed width is known only at run time")
         size = width // (heads + 2 * groups)
-        flat = list(
-            c.emit_many("split", 0, sizes=(heads * size, groups * size, groups * size), axis=2)
-        )
+        flat = list(c.emit_many("split", 0, sizes=(heads * size, groups * size, groups * size), axis=2))
     counts = (heads, groups, groups)
-    q, k, v = (
-        c.reshape(x, (*c.shape(x)[:2], n, c.shape(x)[2] // n))
-        for x, n in zip(flat, counts, strict=True)
-    )
+    q, k, v = (c.reshape(x, (*c.shape(x)[:2], n, c.shape(x)[2] // n)) for x, n in zip(flat, counts, strict=True))
     return q, k, v
 
 
@@ -112,9 +107,7 @@ def _cache(c: NodeContext) -> Cache:
         return Cache("", "", keys)
     ends = c.emit("add", c.cast(5, "int64"), c.scalar(1, "int64"))
     past = c.emit("subtract", ends, c.b.shape_value([length], scalar=True))
-    first = c.emit(
-        "equal", c.b.shape_value([length], scalar=True), c.b.shape_value([total], scalar=True)
-    )
+    first = c.emit("equal", c.b.shape_value([length], scalar=True), c.b.shape_value([total], scalar=True))
     return Cache(c.emit("where", first, c.scalar(0, "int64"), past), first, keys)
 
 
@@ -132,9 +125,7 @@ def _positions(c: NodeContext, cache: Cache, length: DimLike) -> str:
 
 def _turned(c: NodeContext, x: str, where: str, interleaved: bool) -> str:
     """Return x [B, S, H, D] rotated by the caches in inputs 7 and 8."""
-    cos, sin = (
-        c.emit("expand_dims", c.emit("take", i, where, axis=0), axis=(2,)) for i in (7, 8)
-    )
+    cos, sin = (c.emit("expand_dims", c.emit("take", i, where, axis=0), axis=(2,)) for i in (7, 8))
     half = c.shape(7)[1]
     size = even_size(c, 2 * half if isinstance(half, int) else 0, c.shape(x)[3])
     return rotate(c, x, cos, sin, size, interleaved=interleaved)

@@ -42,7 +42,7 @@ def _back(c: NodeContext, y: str, scale: int, zero: int, dtype: str) -> str:
 
 
 def _add(c: NodeContext) -> str:
-    """a * ra + (b * rb + (zc - (ra * za + rb * zb))), ra = sa / sc: in ONNX Runtime's order.
+    """A * ra + (b * rb + (zc - (ra * za + rb * zb))), ra = sa / sc: in ONNX Runtime's order.
 
     Sums of two scaled bytes meet a half often enough that the order of rounding shows.
     """
@@ -82,9 +82,7 @@ def _leaky_relu(c: NodeContext, x: str) -> str:
 def _concat(c: NodeContext) -> str:
     """Inputs: the output's scale and zero point, then x, scale, zero point of each part."""
     dtype = c.dtype(1)
-    parts = [
-        _back(c, _float(c, i, i + 1, i + 2), 0, 1, dtype) for i in range(2, len(c.inputs), 3)
-    ]
+    parts = [_back(c, _float(c, i, i + 1, i + 2), 0, 1, dtype) for i in range(2, len(c.inputs), 3)]
     return c.emit("concat", *parts, axis=c.axis(c.required("axis"), parts[0]))
 
 
@@ -120,7 +118,7 @@ def _average_pool(c: NodeContext) -> str:
 
 
 def _gemm(c: NodeContext) -> str:
-    """alpha * A' B' with the int32 addend C, which has the scale a_scale * b_scale."""
+    """Alpha * A' B' with the int32 addend C, which has the scale a_scale * b_scale."""
     alpha = float(c.attr("alpha", 1.0))
     a, b = c.input(0), c.input(3)
     if c.attr("transA", 0):
@@ -150,4 +148,3 @@ QLINEAR: dict[str, Converter] = {
     "QLinearAveragePool": _average_pool,
     "QGemm": _gemm,
 }
-

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from hcomp.capture.context import Converter, NodeContext
 from hcomp.capture.onnx_ops.contrib_quantized_matmul import dynamic_product
-from hcomp.capture.onnx_ops.recurrent import activations, direction_of
+from hcomp.capture.onnx_ops.math_common import like
+from hcomp.capture.onnx_ops.recurrent import Cell, cell_of, direction_of
 from hcomp.capture.onnx_ops.recurrent_loop import TimeLoop
 from hcomp.dims import DimLike
+
+Activation: TypeAlias = Callable[[NodeContext, str], str]
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Direction:
 def _dynamic_quantize_lstm(c: NodeContext) -> Sequence[str]:
     direction = direction_of(c)
     count = 2 if direction == "bidirectional" else 1
-    cell = activations(c, ("Sigmoid", "Tanh", "Tanh"), count)
+    cell = cell_of(c, ("Sigmoid", "Tanh", "Tanh"), count)
     coupled = bool(c.attr("input_forget", 0))
     c.ignore("hidden_size")  # the weights say it
     done = []
@@ -49,9 +53,7 @@ def _dynamic_quantize_lstm(c: NodeContext) -> Sequence[str]:
         reverse = direction == "reverse" or d == 1
         done.append(_one_direction(c, d, reverse, _functions(cell, d), coupled))
     y = c.emit("concat", *(c.emit("expand_dims", r[0], axis=(1,)) for r in done), axis=1)
-    h, memory = (
-        c.emit("concat", *(c.emit("expand_dims", r[i], axis=(0,)) for r in done), axis=0) for i in (1, 2)
-    )
+    h, memory = (c.emit("concat", *(c.emit("expand_dims", r[i], axis=(0,)) for r in done), axis=0) for i in (1, 2))
     return y, h, memory
 
 
@@ -73,7 +75,7 @@ def _columns(c: NodeContext, index: int, d: int) -> str:
 
 
 def _one_direction(
-    c: NodeContext, d: int, reverse: bool, functions: Sequence[Callable[[NodeContext, str], str]], coupled: bool
+    c: NodeContext, d: int, reverse: bool, functions: Sequence[Activation], coupled: bool
 ) -> tuple[str, str, str]:  # fmt: skip
     """Return Y [T, B, H] and the final states [B, H]."""
     weight, recurrent = _part(c, 1, d), _part(c, 2, d)
@@ -120,16 +122,14 @@ def _loop(
     c: NodeContext,
     given: Direction,
     states: Sequence[str],
-    functions: Sequence[Callable[[NodeContext, str], str]],
+    functions: Sequence[Activation],
     coupled: bool,
 ) -> tuple[str, ...]:
     """Emit the loop over time; return the stacked states and the final ones.
 
     Where sequences end before the others, the last states that they really had are carried apart.
     """
-    loop = TimeLoop(
-        c, c.shape(given.projected)[0], [*states, *states] if given.lengths else states
-    )
+    loop = TimeLoop(c, c.shape(given.projected)[0], [*states, *states] if given.lengths else states)
     inner = loop.c
     held = Direction(*(loop.carry_in(getattr(given, n)) for n in Direction.__dataclass_fields__))
     hidden, memory = _step(inner, held, loop.step, loop.states[:2], functions, coupled)
@@ -138,10 +138,7 @@ def _loop(
         return y, *last
     alive = inner.emit("less", inner.cast(loop.step, "int32"), held.lengths)
     alive = inner.emit("expand_dims", alive, axis=(1,))
-    final = [
-        inner.emit("where", alive, new, old)
-        for new, old in zip((hidden, memory), loop.states[2:], strict=True)
-    ]
+    final = [inner.emit("where", alive, new, old) for new, old in zip((hidden, memory), loop.states[2:], strict=True)]
     # What a finished sequence hands on is 0, as in ONNX Runtime: the batch is quantised as one.
     hidden = inner.emit("where", alive, hidden, inner.scalar(0, "float32"))
     last, (y,) = loop.finish([hidden, memory, *final], [hidden])
@@ -150,7 +147,7 @@ def _loop(
 
 def _step(
     c: NodeContext, d: Direction, step: str, states: Sequence[str],
-    functions: Sequence[Callable[[NodeContext, str], str]], coupled: bool,
+    functions: Sequence[Activation], coupled: bool,
 ) -> tuple[str, str]:  # fmt: skip
     """Return the new hidden state and memory."""
     f, g, h = functions
@@ -165,59 +162,73 @@ def _step(
         return c.emit("add", gate, c.emit("multiply", holes[place], state)) if holes else gate
 
     i = f(c, peep(i, 0, memory))
-    if coupled:
-        forget = c.emit("subtract", c.scalar(1, "float32"), i)
-    else:
-        forget = f(c, peep(forget, 2, memory))
+    rest = c.emit("subtract", c.scalar(1, "float32"), i) if coupled else ""
+    forget = rest or f(c, peep(forget, 2, memory))
     memory = c.emit("add", c.emit("multiply", forget, memory), c.emit("multiply", i, g(c, new)))
     return c.emit("multiply", f(c, peep(o, 1, memory)), h(c, memory)), memory
 
 
 # -- activations ------------------------------------------------------------------------------
-def _functions(cell: dict[str, object], d: int) -> list[Callable[[NodeContext, str], str]]:
+def _functions(cell: Cell, d: int) -> list[Activation]:
     """Return f, g and h of direction `d`; the clip bounds what enters f and g."""
-    names, alpha, beta = (tuple(cell[k])[3 * d : 3 * d + 3] for k in ("activations", "alpha", "beta"))  # type: ignore[call-overload]
-    clips = (cell["clip"], cell["clip"], None)
-    return [_function(*four) for four in zip(names, alpha, beta, clips, strict=True)]
+    found = []
+    for place, clip in enumerate((cell.clip, cell.clip, None), start=3 * d):
+        found.append(_function(cell.activations[place], cell.alpha[place], cell.beta[place], clip))
+    return found
 
 
-def _function(name: str, alpha: float, beta: float, clip: float | None) -> Callable[[NodeContext, str], str]:
+def _function(name: str, alpha: float, beta: float, clip: float | None) -> Activation:
     def apply(c: NodeContext, x: str) -> str:
         if clip is not None:
             x = c.emit("clip", x, min=-clip, max=clip)
-        return activate(c, name, x, alpha, beta)
+        return ACTIVATIONS[name](c, x, alpha, beta)
 
     return apply
 
 
-def activate(c: NodeContext, name: str, x: str, alpha: float, beta: float) -> str:
-    """Return an activation of ONNX's recurrent layers of a float32 value."""
-    def number(value: float) -> str:
-        return c.scalar(value, "float32")
+def _one_node(op: str) -> Callable[[NodeContext, str, float, float], str]:
+    return lambda c, x, alpha, beta: c.emit(op, x)
 
-    def affine(value: str) -> str:
-        return c.emit("add", c.emit("multiply", value, number(alpha)), number(beta))
 
-    match name:
-        case "relu" | "tanh" | "sigmoid" | "softplus":
-            return c.emit(name, x)
-        case "affine":
-            return affine(x)
-        case "hardsigmoid":
-            return c.emit("clip", affine(x), min=0.0, max=1.0)
-        case "leakyrelu":
-            return c.emit("leaky_relu", x, alpha=alpha)
-        case "thresholdedrelu":
-            return c.emit("where", c.emit("greater", x, number(alpha)), x, number(0))
-        case "scaledtanh":
-            scaled = c.emit("tanh", c.emit("multiply", x, number(beta)))
-            return c.emit("multiply", scaled, number(alpha))
-        case "elu":
-            low = c.emit("multiply", c.emit("expm1", x), number(alpha))
-            return c.emit("where", c.emit("less", x, number(0)), low, x)
-        case "softsign":
-            return c.emit("divide", x, c.emit("add", c.emit("abs", x), number(1)))
-    raise c.refuse(f"its activation {name!r} is not one of the standard's")
+def _affine(c: NodeContext, x: str, alpha: float, beta: float) -> str:
+    return c.emit("add", c.emit("multiply", x, like(c, alpha, x)), like(c, beta, x))
 
+
+def _hard_sigmoid(c: NodeContext, x: str, alpha: float, beta: float) -> str:
+    return c.emit("clip", _affine(c, x, alpha, beta), min=0.0, max=1.0)
+
+
+def _thresholded_relu(c: NodeContext, x: str, alpha: float, beta: float) -> str:
+    return c.emit("where", c.emit("greater", x, like(c, alpha, x)), x, like(c, 0, x))
+
+
+def _scaled_tanh(c: NodeContext, x: str, alpha: float, beta: float) -> str:
+    inner = c.emit("tanh", c.emit("multiply", x, like(c, beta, x)))
+    return c.emit("multiply", inner, like(c, alpha, x))
+
+
+def _elu(c: NodeContext, x: str, alpha: float, beta: float) -> str:
+    low = c.emit("multiply", c.emit("expm1", x), like(c, alpha, x))
+    return c.emit("where", c.emit("less", x, like(c, 0, x)), low, x)
+
+
+def _softsign(c: NodeContext, x: str, alpha: float, beta: float) -> str:
+    return c.emit("divide", x, c.emit("add", c.emit("abs", x), like(c, 1, x)))
+
+
+ACTIVATIONS: dict[str, Callable[[NodeContext, str, float, float], str]] = {
+    "relu": _one_node("relu"),
+    "tanh": _one_node("tanh"),
+    "sigmoid": _one_node("sigmoid"),
+    "softplus": _one_node("softplus"),
+    "affine": _affine,
+    "hardsigmoid": _hard_sigmoid,
+    "leakyrelu": lambda c, x, alpha, beta: c.emit("leaky_relu", x, alpha=alpha),
+    "thresholdedrelu": _thresholded_relu,
+    "scaledtanh": _scaled_tanh,
+    "elu": _elu,
+    "softsign": _softsign,
+}
+"""The activations of ONNX's recurrent layers: (context, x, alpha, beta) -> value."""
 
 CONTRIB_RECURRENT: dict[str, Converter] = {"DynamicQuantizeLSTM": _dynamic_quantize_lstm}

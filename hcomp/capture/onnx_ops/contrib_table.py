@@ -10,10 +10,12 @@ from hcomp.capture.onnx_ops.contrib_qlinear import QLINEAR
 from hcomp.capture.onnx_ops.contrib_quantized_matmul import QUANTIZED_MATMUL
 from hcomp.capture.onnx_ops.contrib_recurrent import CONTRIB_RECURRENT
 from hcomp.capture.onnx_ops.quantize import QUANTIZE
+from hcomp.capture.onnx_ops.quantized_linear import QUANTIZED_LINEAR
 
 CONTRIB: dict[str, Converter] = {
     "QuantizeLinear": QUANTIZE["QuantizeLinear"],
     "DequantizeLinear": QUANTIZE["DequantizeLinear"],
+    "QLinearConv": QUANTIZED_LINEAR["QLinearConv"],
     **CONTRIB_ATTENTION,
     **FUSED,
     **GROUP_QUERY,

@@ -96,10 +96,8 @@ def _quantize(c: NodeContext) -> str:
     axis, block = c.attr("axis", 1), c.attr("block_size", 0)
     saturates, wanted = bool(c.attr("saturate", 1)), c.attr("output_dtype", 0)
     precision = c.attr("precision", 0)
-    if c.has(2):
-        dtype = c.dtype(2)
-    else:
-        dtype = element_type(wanted) if wanted else "uint8"
+    given = element_type(wanted) if wanted else "uint8"
+    dtype = c.dtype(2) if c.has(2) else given
     scale = along_axis(c, c.input(1), c.input(0), axis, block)
     zero_point = along_axis(c, c.optional(2), c.input(0), axis, block)
     working = element_type(precision) if precision else "float32"

@@ -7,11 +7,15 @@ its byte-product instructions; zero points come out as correction terms:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from hcomp.capture.context import Converter, NodeContext
+from hcomp.capture.onnx_ops.conv import Window, window_of
 from hcomp.capture.onnx_ops.quantize import is_zero, per_tensor, rounded
-from hcomp.dims import DimLike, ceildiv, dim_max, floordiv
+from hcomp.dims import DimLike
 
 
 def centred(c: NodeContext, value: str, zero_point: str) -> tuple[str, str]:
@@ -71,13 +75,13 @@ def column_zero(c: NodeContext, zero: str) -> str:
     return _along(c, zero, lambda n: (1, n))
 
 
-def _along(c: NodeContext, zero: str, place: object) -> str:
+def _along(c: NodeContext, zero: str, place: Callable[[DimLike], tuple[DimLike, DimLike]]) -> str:
     if not zero:
         return ""
     shape = c.shape(zero)
     if shape in ((), (1,)):
         return per_tensor(c, zero)
-    return c.reshape(zero, place(shape[0])) if len(shape) == 1 else zero  # type: ignore[operator]
+    return c.reshape(zero, place(shape[0])) if len(shape) == 1 else zero
 
 
 def _matrices(c: NodeContext, a: int, b: int) -> tuple[str, str]:
@@ -116,44 +120,27 @@ def _qlinear_matmul(c: NodeContext) -> str:
         raise c.refuse(f"its operands have the type {c.dtype(0)}, not 8-bit integers")
     a, b = _matrices(c, 0, 3)
     total = integer_matmul(c, a, b, row_zero(c, c.input(2)), column_zero(c, c.input(5)))
-    multiplier = multiplier_of(
-        c, row_zero(c, c.input(1)), column_zero(c, c.input(4)), row_zero(c, c.input(6))
-    )
+    multiplier = multiplier_of(c, row_zero(c, c.input(1)), column_zero(c, c.input(4)), row_zero(c, c.input(6)))
     y = requantize(c, total, multiplier, row_zero(c, c.input(7)), c.dtype(7))
     return _drop_vector_axes(c, y, 0, 3)
 
 
 # -- convolution ------------------------------------------------------------------------------
-def window_of(c: NodeContext, x: str, w: str) -> dict[str, object]:
-    """Return strides, dilation, groups and padding of a convolution from its ONNX attributes."""
-    n = c.rank(x) - 2
-    kernel = c.shape(w)[2:]
-    given = tuple(c.attr("kernel_shape", kernel))
-    if any(isinstance(k, int) and k != g for k, g in zip(kernel, given, strict=True)):
-        raise c.refuse(f"its kernel_shape {given} differs from its weight's {kernel}")
-    strides = tuple(c.attr("strides", (1,) * n))
-    dilation = tuple(c.attr("dilations", (1,) * n))
-    padding = tuple(c.attr("pads", (0,) * (2 * n)))
-    automatic = c.attr("auto_pad", "NOTSET")
-    if automatic == "VALID":
-        padding = (0,) * (2 * n)
-    elif automatic in ("SAME_UPPER", "SAME_LOWER"):
-        room = [
-            _same_room(size, k, s, d)
-            for size, k, s, d in zip(c.shape(x)[2:], kernel, strides, dilation, strict=True)
-        ]
-        small = [floordiv(r, 2) for r in room]
-        large = [r - s for r, s in zip(room, small, strict=True)]
-        padding = (*small, *large) if automatic == "SAME_UPPER" else (*large, *small)
-    elif automatic not in ("NOTSET", ""):
-        raise c.refuse(f"its auto_pad {automatic!r} is not one of the standard's")
-    return {"strides": strides, "dilation": dilation, "groups": c.attr("group", 1), "padding": padding}
+@dataclass(frozen=True)
+class Convolution:
+    """The operands and window of an integer convolution; zero points of "" are zero."""
 
+    x: str
+    w: str
+    x_zero: str
+    w_zero: str
+    window: Window
+    groups: int
 
-def _same_room(size: DimLike, kernel: DimLike, stride: int, dilation: int) -> DimLike:
-    """Return how much padding makes the output ceil(size / stride)."""
-    out = ceildiv(size, stride)
-    return dim_max((out - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
+    def emit(self, c: NodeContext, w: str) -> str:
+        """Return the products of x with the weights `w`, summed in int32."""
+        attrs = self.window.attrs()
+        return c.emit("conv", self.x, w, out_dtype="int32", groups=self.groups, **attrs)
 
 
 def integer_conv(c: NodeContext, x: str, w: str, x_zero: str, w_zero: str) -> str:
@@ -161,45 +148,44 @@ def integer_conv(c: NodeContext, x: str, w: str, x_zero: str, w_zero: str) -> st
 
     `x_zero` is 0-D, `w_zero` 0-D or [O]; "" is zero. Reads the node's window attributes.
     """
-    window = window_of(c, x, w)
-    w_zero = _channels(c, w_zero, c.rank(w), 0) if w_zero else ""
-    w, w_zero = centred(c, w, w_zero)
-    x_zero = "" if is_zero(c, x_zero) else x_zero
-    if x_zero and c.const(x_zero) is None and any(p != 0 for p in _padding(window)):
-        # Padding is the zero point, which only the run knows: move it to 0 first.
-        x = c.emit("subtract", c.cast(x, "int32"), c.cast(x_zero, "int32"))
-        w, x_zero = c.cast(w, "int32"), ""
-    x, window = _padded(c, x, x_zero, window)
-    result = c.emit("conv", x, w, out_dtype="int32", **window)
     rank = c.rank(w)
-    spatial = tuple(range(1, rank))
-    if x_zero:
-        x_zero = c.cast(x_zero, "int32")
-        total = c.emit("sum", c.cast(w, "int32"), axis=spatial, keepdims=False)
-        total = _channels(c, total, rank, 1)
-        result = c.emit("subtract", result, c.emit("multiply", x_zero, total))
-    if w_zero:
-        result = _weight_correction(c, result, x, w, x_zero, w_zero, window)
-    return result
+    window = window_of(c, c.shape(x)[2:], c.attr("kernel_shape", c.shape(w)[2:]))
+    w, w_zero = centred(c, w, _channels(c, w_zero, rank, 0) if w_zero else "")
+    x_zero = "" if is_zero(c, x_zero) else x_zero
+    conv = _padded(c, Convolution(x, w, x_zero, w_zero, window, c.attr("group", 1)))
+    result = conv.emit(c, conv.w)
+    if conv.x_zero:
+        total = _weight_sums(c, conv.w)
+        result = c.emit("subtract", result, c.emit("multiply", c.cast(x_zero, "int32"), total))
+    return _weight_correction(c, result, conv) if w_zero else result
 
 
-def _padding(window: dict[str, object]) -> tuple[DimLike, ...]:
-    return tuple(window["padding"])  # type: ignore[arg-type]
+def _weight_sums(c: NodeContext, w: str) -> str:
+    """Return the sum of each output channel's weights as int32 [O, 1, ...]."""
+    axes, rank = tuple(range(1, c.rank(w))), c.rank(w)
+    data = c.const(w)
+    if data is not None:
+        total = c.tensor(data.astype(np.int32).sum(axis=axes), "int32")
+    else:
+        total = c.emit("sum", c.cast(w, "int32"), axis=axes, keepdims=False)
+    return _channels(c, total, rank, 1)
 
 
-def _padded(
-    c: NodeContext, x: str, x_zero: str, window: dict[str, object]
-) -> tuple[str, dict[str, object]]:
-    """Return `x` padded with its zero point where there is one, and the window that remains."""
-    padding = _padding(window)
-    if not x_zero or all(p == 0 for p in padding):
-        return x, window
+def _padded(c: NodeContext, conv: Convolution) -> Convolution:
+    """Return the convolution with its padding, which is the zero point of x, made part of x."""
+    padding = conv.window.padding
+    if not conv.x_zero or all(p == 0 for p in padding):
+        return conv
+    zero = c.const(conv.x_zero)
+    if zero is None:
+        # Only the run knows the zero point: move it to 0, which is what a convolution pads with.
+        x = c.emit("subtract", c.cast(conv.x, "int32"), c.cast(conv.x_zero, "int32"))
+        return replace(conv, x=x, w=c.cast(conv.w, "int32"), x_zero="")
     n = len(padding) // 2
-    zero = c.const(x_zero)
-    assert zero is not None
     around = (0, 0, *padding[:n], 0, 0, *padding[n:])
-    x = c.emit("pad", x, padding=around, mode="constant", value=int(zero.reshape(-1)[0]))
-    return x, {**window, "padding": (0,) * (2 * n)}
+    value = int(zero.reshape(-1)[0])
+    x = c.emit("pad", conv.x, padding=around, mode="constant", value=value)
+    return replace(conv, x=x, window=replace(conv.window, padding=(0,) * (2 * n)))
 
 
 def _channels(c: NodeContext, value: str, rank: int, axis: int) -> str:
@@ -210,28 +196,25 @@ def _channels(c: NodeContext, value: str, rank: int, axis: int) -> str:
     return c.reshape(value, [shape[0] if i == axis else 1 for i in range(rank)])
 
 
-def _weight_correction(
-    c: NodeContext, result: str, x: str, w: str, x_zero: str, w_zero: str, window: dict[str, object]
-) -> str:
+def _weight_correction(c: NodeContext, result: str, conv: Convolution) -> str:
     """Return `result` - w_zero * (sum of each window of x) + K * x_zero * w_zero."""
-    shape, rank, groups = c.shape(w), c.rank(w), window["groups"]
-    if not isinstance(groups, int) or not all(isinstance(d, int) for d in shape):
+    sizes = [d for d in c.shape(conv.w) if isinstance(d, int)]
+    if len(sizes) != c.rank(conv.w):
         raise c.refuse("its weight's sizes are known only at run time")
-    sizes = [int(d) for d in shape if isinstance(d, int)]
-    ones = c.tensor(np.ones([groups, *sizes[1:]]), c.dtype(w))
-    sums = c.emit("conv", x, ones, out_dtype="int32", **window)
-    if groups > 1:
+    sums = conv.emit(c, c.tensor(np.ones([conv.groups, *sizes[1:]]), c.dtype(conv.w)))
+    if conv.groups > 1:
         # Channel o of the result belongs to group o // (O / groups).
-        owner = np.arange(sizes[0]) // (sizes[0] // groups)
+        owner = np.arange(sizes[0]) // (sizes[0] // conv.groups)
         sums = c.emit("take", sums, c.tensor(owner, "int64"), axis=1)
-    w_zero = c.cast(w_zero, "int32")
+    w_zero = c.cast(conv.w_zero, "int32")
     if c.shape(w_zero):
-        w_zero = c.reshape(w_zero, [sizes[0] if i == 1 else 1 for i in range(rank)])
+        w_zero = c.reshape(w_zero, [1, sizes[0], *(1,) * (len(sizes) - 2)])
     result = c.emit("subtract", result, c.emit("multiply", sums, w_zero))
-    if x_zero:
-        depth = c.scalar(int(np.prod(sizes[1:])), "int32")
-        result = c.emit("add", result, c.emit("multiply", c.emit("multiply", x_zero, w_zero), depth))
-    return result
+    if not conv.x_zero:
+        return result
+    depth = c.scalar(int(np.prod(sizes[1:])), "int32")
+    both = c.emit("multiply", c.cast(conv.x_zero, "int32"), w_zero)
+    return c.emit("add", result, c.emit("multiply", both, depth))
 
 
 def _conv_integer(c: NodeContext) -> str:
@@ -239,13 +222,18 @@ def _conv_integer(c: NodeContext) -> str:
 
 
 def _qlinear_conv(c: NodeContext) -> str:
+    """QLinearConv; ONNX Runtime's own form of it may have the channels of its data last."""
     x, w, rank = c.input(0), c.input(3), c.rank(0)
+    last = bool(c.attr("channels_last", 0))
+    if last:
+        x = c.emit("permute_dims", x, axes=(0, rank - 1, *range(1, rank - 1)))
     total = integer_conv(c, x, w, per_tensor(c, c.input(2)), c.input(5))
     if c.has(8):
         total = c.emit("add", total, _channels(c, c.input(8), rank, 1))
     w_scale = _channels(c, c.input(4), rank, 1)
     multiplier = multiplier_of(c, per_tensor(c, c.input(1)), w_scale, per_tensor(c, c.input(6)))
-    return requantize(c, total, multiplier, per_tensor(c, c.input(7)), c.dtype(7))
+    y = requantize(c, total, multiplier, per_tensor(c, c.input(7)), c.dtype(7))
+    return c.emit("permute_dims", y, axes=(0, *range(2, rank), 1)) if last else y
 
 
 QUANTIZED_LINEAR: dict[str, Converter] = {
@@ -254,4 +242,3 @@ QUANTIZED_LINEAR: dict[str, Converter] = {
     "ConvInteger": _conv_integer,
     "QLinearConv": _qlinear_conv,
 }
-

@@ -1,6 +1,10 @@
 """LSTM, GRU and RNN: onto the operators of the same names, which have ONNX's layout 0."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from hcomp.capture.context import Converter, NodeContext
 
@@ -21,28 +25,31 @@ _NUMBERS: dict[str, tuple[float | None, float | None]] = {
 }
 
 
-def activations(c: NodeContext, default: Sequence[str], directions: int) -> dict[str, object]:
-    """Return the attributes activations, alpha, beta and clip of a recurrent operator."""
+@dataclass(frozen=True)
+class Cell:
+    """The activations of a recurrent operator: one name, alpha and beta each; the clip of their inputs."""
+
+    activations: tuple[str, ...]
+    alpha: tuple[float, ...]
+    beta: tuple[float, ...]
+    clip: float | None
+
+
+def cell_of(c: NodeContext, default: Sequence[str], directions: int) -> Cell:
+    """Return the activations that a node's attributes name, `default` for each direction."""
     names = [str(n).lower() for n in c.attr("activations", tuple(default) * directions)]
     if len(names) != len(default) * directions:
         raise c.refuse(f"it has {len(names)} activations where {len(default) * directions} belong")
-    alphas, betas = list(c.attr("activation_alpha", ())), list(c.attr("activation_beta", ()))
     given: list[list[float]] = [[], []]
+    lists = [list(c.attr("activation_alpha", ())), list(c.attr("activation_beta", ()))]
     for name in names:
         if name not in _NUMBERS:
             raise c.refuse(f"its activation {name!r} is not one of the standard's")
-        for out, default_value, rest in zip(given, _NUMBERS[name], (alphas, betas), strict=True):
-            if default_value is None:
-                out.append(0.0)
-            else:
-                out.append(float(rest.pop(0)) if rest else default_value)
+        for out, number, rest in zip(given, _NUMBERS[name], lists, strict=True):
+            used = number is not None and bool(rest)
+            out.append(float(rest.pop(0)) if used else number or 0.0)
     clip = c.attr("clip")
-    return {
-        "activations": tuple(names),
-        "alpha": tuple(given[0]),
-        "beta": tuple(given[1]),
-        "clip": None if not clip else float(clip),
-    }
+    return Cell(tuple(names), tuple(given[0]), tuple(given[1]), float(clip) if clip else None)
 
 
 def direction_of(c: NodeContext) -> str:
@@ -82,7 +89,8 @@ def _sized(c: NodeContext, x: str, states: Sequence[str]) -> tuple[str, list[str
 def _recurrent(op: str, default: Sequence[str], states: int) -> Converter:
     def convert(c: NodeContext) -> Sequence[str]:
         direction = direction_of(c)
-        attrs = activations(c, default, 2 if direction == "bidirectional" else 1)
+        count = 2 if direction == "bidirectional" else 1
+        attrs: dict[str, Any] = asdict(cell_of(c, default, count))
         if op == "lstm":
             attrs["input_forget"] = bool(c.attr("input_forget", 0))
         if op == "gru":

@@ -183,9 +183,7 @@ def _at_run_time(c: NodeContext, spec: Resize) -> str:
     if not bound:
         # The scale is known and no expression gives the size: a constant takes the parameter's place.
         bound["scales"] = c.tensor(static.pop("scales"), "float32")
-    return c.b.dynamic(
-        "onnx_resize", [c.input(0)], static=static, bound=bound, dtypes=[c.dtype(0)], rank=c.rank(0)
-    )[0]
+    return c.b.dynamic("onnx_resize", [c.input(0)], static=static, bound=bound, dtypes=[c.dtype(0)], rank=c.rank(0))[0]
 
 
 # -- emission ---------------------------------------------------------------------------------
@@ -234,9 +232,7 @@ def _along(
 def _by_table(c: NodeContext, x: str, table: Table, axis: int, size: int) -> str:
     if len(table.taps) > MOST_TAKES:
         return _by_matrix(c, x, table.matrix(size), axis)
-    taps = [
-        (c.tensor(i, "int64"), "" if w is None else c.tensor(w, "float32")) for i, w in table.taps
-    ]
+    taps = [(c.tensor(i, "int64"), "" if w is None else c.tensor(w, "float32")) for i, w in table.taps]
     return _by_takes(c, x, taps, axis, len(table.taps[0][0]))
 
 

@@ -85,9 +85,7 @@ class GraphMath:
         return Term(self.c, self.c.emit("maximum", a.name, b.name))
 
 
-def graph_axis(
-    c: NodeContext, size: DimLike, count: DimLike, scale: float | None, roi: Sequence[float]
-) -> Axis:
+def graph_axis(c: NodeContext, size: DimLike, count: DimLike, scale: float | None, roi: Sequence[float]) -> Axis:
     """Return the axis as values of the graph; a scale of None is count / size."""
     m = GraphMath(c)
     elements, whole = _float(c, size), _float(c, count)
@@ -101,9 +99,7 @@ def _float(c: NodeContext, dim: DimLike) -> Term:
     return Term(c, c.cast(c.b.shape_value([dim], scalar=True), "float32"))
 
 
-def graph_taps(
-    c: NodeContext, axis: Axis, count: DimLike, method: Method
-) -> tuple[list[tuple[str, str]], str]:
+def graph_taps(c: NodeContext, axis: Axis, count: DimLike, method: Method) -> tuple[list[tuple[str, str]], str]:
     """Return (indices int64, weights float32 or "") of each tap, and the mask of outside elements."""
     m = GraphMath(c)
     steps = Term(c, c.cast(c.b.emit("arange", size=count, dtype="int64"), "float32"))
