@@ -85,11 +85,7 @@ def flops(graph: Graph, node: Node, sizes: Mapping[str, int]) -> float:
                 window *= size
             return float(made * window)
         case "recurrent":
-            return sum(
-                2.0 * _elements(t, sizes) * _rows(first, sizes)
-                for t in types[1:3]
-                if isinstance(t, TensorType)
-            )
+            return sum(2.0 * _elements(t, sizes) * _rows(first, sizes) for t in types[1:3] if isinstance(t, TensorType))
     if node.op in _TRANSCENDENTAL:
         return _TRANSCENDENTAL_FLOPS * made
     return _PER_ELEMENT.get(kind, 0.0) * max(made, taken)
@@ -111,9 +107,7 @@ def _rows(value_type: Type | None, sizes: Mapping[str, int]) -> int:
     return _elements(TensorType("bool", value_type.shape[:-1]), sizes)
 
 
-def _conv_products(
-    node: Node, weight: Type | None, made: int, taken: int, sizes: Mapping[str, int]
-) -> float:
+def _conv_products(node: Node, weight: Type | None, made: int, taken: int, sizes: Mapping[str, int]) -> float:
     """Return the multiplications: each output (transposed: each input) meets one filter."""
     if not isinstance(weight, TensorType) or not weight.shape:
         return 0.0
@@ -137,8 +131,7 @@ def work_of(graph: Graph, nodes: Sequence[Node], sizes: Mapping[str, int]) -> Wo
         for n in nodes
         if cost_class(n) != "view"
         for v in n.outputs
-        if v.name in graph.outputs
-        or any(id(user) not in members for user in graph.users.get(v.name, ()))
+        if v.name in graph.outputs or any(id(user) not in members for user in graph.users.get(v.name, ()))
     ]
     return Work(
         flops=by_class,

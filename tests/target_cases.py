@@ -210,10 +210,7 @@ REDUCTIONS = [
         for op in ("sum", "mean", "prod", "max", "min")
         for axis, keep in ((None, False), ((0, -1), True), (1, False), ((), False))
     ),
-    *(
-        Case(op, (Operand("4, E"),), {"axis": (1,)}, ("float32", "int64"))
-        for op in ("sum", "prod", "max", "min")
-    ),
+    *(Case(op, (Operand("4, E"),), {"axis": (1,)}, ("float32", "int64")) for op in ("sum", "prod", "max", "min")),
     *(Case(op, (Operand("N, 9", fill="special"),), {"axis": (1,)}) for op in ("max", "min")),
     *(
         Case(op, (Operand("N, 9", fill=fill),), {"axis": axis, "keepdims": keep, "select_last": last}, types)
@@ -356,7 +353,6 @@ LINEAR = [
         )
     ),
 ]
-
 
 
 def _layer(op: str, gates: int, d: int, extra: tuple[Any, ...], constant: bool) -> tuple[Any, ...]:

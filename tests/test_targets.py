@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.target_cases import FAMILIES, SIZES, Case, array, settle
 
 from hcomp.dtypes import numpy_dtype
 from hcomp.ir.builder import GraphBuilder
@@ -18,6 +17,7 @@ from hcomp.ir.ops import OPS
 from hcomp.ir.types import TensorType
 from hcomp.reference import REFERENCE
 from hcomp.targets import TARGETS, find_target
+from tests.target_cases import FAMILIES, SIZES, Case, array, settle
 
 BATCH = 40
 """Nodes of one region: enough to share the cost of a build, few enough to find a fault."""

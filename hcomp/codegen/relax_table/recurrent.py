@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from tvm import tirx
 
-from hcomp.codegen.kernel import Expr, Kernel, Tensor, constant, narrow, wide, wide_dtype
+from hcomp.codegen.kernel import Expr, Kernel, Tensor, constant, wide, wide_dtype
 from hcomp.codegen.relax_module import Lowering, Rule
 from hcomp.codegen.relax_table import scalar
 from hcomp.codegen.relax_table.loops import Buffer, local, nest, statements, store
@@ -59,9 +59,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[[Expr, float, float], Expr], float, float
         0.5,
     ),
     "elu": (
-        lambda x, a, b: tirx.Select(
-            tirx.LT(x, _number(x, 0)), _number(x, a) * scalar.libm("expm1")(x), x
-        ),
+        lambda x, a, b: tirx.Select(tirx.LT(x, _number(x, 0)), _number(x, a) * scalar.libm("expm1")(x), x),
         1.0,
         0.0,
     ),
@@ -169,10 +167,8 @@ def _lstm(walk: Walk, put: Callable[[Expr, Sequence[Expr]], None]) -> None:
         sums = [walk.gate(n, k) + walk.bias(n, k) for n in range(4)]
         i = local(wide_dtype(walk.kernel.out_dtype))
         store(i, [int64(0)], f(sums[0] + walk.peephole(0, k)))
-        if walk.kernel.attrs["input_forget"]:
-            forget = _number(i[0], 1) - i[0]
-        else:
-            forget = f(sums[2] + walk.peephole(2, k))
+        coupled = walk.kernel.attrs["input_forget"]
+        forget = _number(i[0], 1) - i[0] if coupled else f(sums[2] + walk.peephole(2, k))
         new = local(wide_dtype(walk.kernel.out_dtype))
         store(new, [int64(0)], forget * memory + i[0] * g(sums[3]))
         hole = constant(0.0, str(i.dtype))
@@ -255,9 +251,7 @@ def _recurrence(kernel: Kernel) -> tuple[Tensor, ...]:
 
 def _rounded(kernel: Kernel, made: Tensor, output: int) -> Tensor:
     found = kernel.outputs[output]
-    return kernel.compute(
-        lambda *i: made(*i), shape=found.shape, dtype=found.dtype, name=f"out{output}"
-    )
+    return kernel.compute(lambda *i: made(*i), shape=found.shape, dtype=found.dtype, name=f"out{output}")
 
 
 def _start(walk: Walk, carried: int) -> None:
@@ -295,9 +289,7 @@ def _walk(walk: Walk, y: Buffer, steps: Any) -> None:
             if lengths is not None:
                 alive = t < lengths[b].astype("int64")
                 out = tirx.Select(alive, out, _number(out, 0))
-                values = [
-                    tirx.Select(alive, v, walk.state(i, h)) for i, v in enumerate(values)
-                ]
+                values = [tirx.Select(alive, v, walk.state(i, h)) for i, v in enumerate(values)]
             store(y, [t, d, b, h], out)
             for index, value in enumerate(values):
                 walk.set_state(index, h, value)
@@ -388,9 +380,7 @@ def _rule(lowering: Lowering, node: Node) -> Any:
     hidden = lowering.type(node.inputs[2]).shape
     if hidden is None or not all(isinstance(d, int) for d in (*hidden, *weight.shape[:2])):
         raise CodegenError(f"{node.label}: a recurrent layer needs weights of known sizes")
-    wide_type = TensorType(
-        wide_dtype(x.dtype), (x.shape[0], weight.shape[0], x.shape[1], weight.shape[1])
-    )
+    wide_type = TensorType(wide_dtype(x.dtype), (x.shape[0], weight.shape[0], x.shape[1], weight.shape[1]))
     projected = _projected(lowering, node, wide_type)
     turned = _turned_weights(lowering, node)
     attrs = {**node.attrs, "cell": node.op}
