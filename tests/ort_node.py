@@ -21,7 +21,7 @@ def run_node(
     out_dtype: int = TensorProto.UNDEFINED,
     **attrs: Any,
 ) -> list[Array]:
-    """Return what ONNX Runtime computes for one node of the ai.onnx domain.
+    """Return what ONNX Runtime computes for one node (`domain` may be among `attrs`).
 
     `out_dtype` is the outputs' ONNX type where numpy cannot take them: they come back as bits.
     """
@@ -35,7 +35,7 @@ def run_node(
         [helper.make_tensor_value_info(n, np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in given.items()],
         [_output(r, out_dtype) for r in results],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)])
     model.ir_version = 10
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
