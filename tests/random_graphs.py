@@ -88,9 +88,11 @@ def _view(g: _Growing) -> list[str]:
 
 
 def _move(g: _Growing) -> list[str]:
+    """Two permutations of one value, and one of the second."""
     x = g.pick()
-    axes = g.draw(st.permutations(range(len(g.shape(x)))))
-    return [g.b.emit("permute_dims", x, axes=tuple(axes))]
+    orders = st.permutations(range(len(g.shape(x)))).map(tuple)
+    a, b = (g.b.emit("permute_dims", x, axes=g.draw(orders)) for _ in range(2))
+    return [a, b, g.b.emit("permute_dims", b, axes=g.draw(orders))]
 
 
 def _join(g: _Growing) -> list[str]:
@@ -146,11 +148,12 @@ STEPS: list[Callable[[_Growing], list[str]]] = [
 
 @st.composite
 def random_graphs(draw: st.DrawFn, most: int = 12) -> Graph:
-    """Draw a graph of up to about `most` nodes, with inputs of shapes [N, 4] and [2, 3]."""
+    """Draw a graph of up to about `most` nodes, with inputs of rank 2 and 3."""
     g = _Growing(draw, PlainBuilder("random"))
     g.values = [
         g.b.input("x", TensorType("float32", (N, 4))),
         g.b.input("y", TensorType("float32", (2, 3))),
+        g.b.input("z", TensorType("float32", (2, 1, 3))),
         g.constant((2, 3)),
     ]
     for _ in range(draw(st.integers(1, most))):

@@ -24,13 +24,19 @@ from hcomp.passes.clusters import LARGEST, clusters
 from hcomp.passes.identities import NO_IDENTITY
 from hcomp.pipeline import Dumps, Times, check_order, run_pipeline
 from hcomp.testing import assert_close, interpret, random_inputs
-from tests.random_graphs import SIZES, random_graphs
+from tests.random_graphs import SIZES, SPECIAL, random_graphs
 
 EXACT = [name for name in PASSES if name != "fold_batch_norm"]
 
 
-def _outputs(graph: Graph, seed: str) -> list[Any]:
-    found = interpret(graph, random_inputs(graph, seed, SIZES))
+def _outputs(graph: Graph, seed: str, *, special: bool = False) -> list[Any]:
+    inputs = random_inputs(graph, seed, SIZES)
+    if special:
+        random = np.random.default_rng(len(seed))
+        for array in inputs.values():
+            odd = random.random(array.shape) < 0.4
+            array[odd] = random.choice(np.array(SPECIAL, np.float32), int(odd.sum()))
+    found = interpret(graph, inputs)
     return [found[name] for name in graph.outputs]
 
 
@@ -50,7 +56,8 @@ def test_a_pass_keeps_every_bit(name: str, graph: Graph) -> None:
     after = PASSES[name].run(graph)
     verify(after, WELL_FORMED)
     assert [v.name for v in after.inputs] == [v.name for v in graph.inputs]
-    for a, b in zip(_outputs(after, name), _outputs(graph, name), strict=True):
+    expected = _outputs(graph, name, special=True)
+    for a, b in zip(_outputs(after, name, special=True), expected, strict=True):
         _same_bits(a, b)
 
 
