@@ -12,7 +12,7 @@ from tests.onnx_case import Case, case, check, params_of
 from tests.ort_node import run_node
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-T, B, I, H = 5, 3, 4, 6
+T, B, X, H = 5, 3, 4, 6
 EVERY = {
     "LSTM": ("HardSigmoid", "LeakyRelu", "Softsign"),
     "GRU": ("HardSigmoid", "Affine"),
@@ -29,7 +29,7 @@ def layer(op: str, *, full: bool = True, opset: int = 14, **attrs: Any) -> Case:
     """A layer with all of its inputs (`full`), or with its weights alone."""
     directions = 2 if attrs.get("direction") == "bidirectional" else 1
     gates = GATES[op] * H
-    inputs: list[Any] = [f32(T, B, I), f32(directions, gates, I), f32(directions, gates, H)]
+    inputs: list[Any] = [f32(T, B, X), f32(directions, gates, X), f32(directions, gates, H)]
     if full:
         state = f32(directions, B, H)
         inputs += [f32(directions, 2 * gates), np.array([T, 2, 3], np.int32), state]
@@ -90,11 +90,11 @@ def test_a_state_out_of_an_if_may_have_a_rank_that_only_the_run_knows() -> None:
         helper.make_node("If", ["flag"], ["picked"], **branches),
         helper.make_node("GRU", ["picked", "w", "r"], ["y"], hidden_size=H),
     ]
-    x, w, r = f32(T, 1, I), f32(1, 3 * H, I), f32(1, 3 * H, H)
+    x, w, r = f32(T, 1, X), f32(1, 3 * H, X), f32(1, 3 * H, H)
     constants = {"w": w, "r": r, "zero": np.array([1])}
     graph = helper.make_graph(
         nodes, "g",
-        [helper.make_tensor_value_info("flag", 9, []), helper.make_tensor_value_info("x", 1, [T, 1, I])],
+        [helper.make_tensor_value_info("flag", 9, []), helper.make_tensor_value_info("x", 1, [T, 1, X])],
         [_untyped("y")], [helper.make_tensor(k, 1 if v.dtype == np.float32 else 7, v.shape, v.ravel())
                           for k, v in constants.items()],
     )  # fmt: skip
@@ -121,7 +121,7 @@ def quantized(direction: str, dtype: str, *, full: bool, per_column: bool) -> Ca
     per = (d, 4 * H) if per_column else (d,)
     zero = np.zeros(per, dtype) if dtype == "int8" else random_array(dtype, per, "z", low=0, high=40)
     inputs: list[Any] = [
-        f32(T, B, I), random_array(dtype, (d, I, 4 * H), "w", low=0, high=60),
+        f32(T, B, X), random_array(dtype, (d, X, 4 * H), "w", low=0, high=60),
         random_array(dtype, (d, H, 4 * H), "r", low=0, high=60), None, None, None, None, None,
         np.abs(f32(*per)) * np.float32(0.02) + np.float32(0.01), zero,
         np.abs(f32(*per)) * np.float32(0.02) + np.float32(0.01), zero,

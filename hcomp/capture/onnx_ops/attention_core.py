@@ -66,11 +66,18 @@ def merge_heads(c: NodeContext, x: str) -> str:
     return c.reshape(c.emit("permute_dims", x, axes=(0, 2, 1, 3)), (batch, length, heads * size))
 
 
-def default_scale(c: NodeContext, size: DimLike) -> float:
-    """Return 1 / sqrt(size)."""
-    if not isinstance(size, int):
-        raise c.refuse("its head size is known only at run time, and it has no scale")
-    return 1 / math.sqrt(size)
+def default_scale(c: NodeContext, size: DimLike) -> float | str:
+    """Return 1 / sqrt(size), a float32 value where the size is a symbol."""
+    if isinstance(size, int):
+        return 1 / math.sqrt(size)
+    return c.emit("rsqrt", c.cast(c.b.shape_value([size], scalar=True), "float32"))
+
+
+def number_of(c: NodeContext, value: float | str, dtype: str, *, root: bool = False) -> str:
+    """Return a scale, or its root, as a value [] of a dtype."""
+    if isinstance(value, str):
+        return c.cast(c.emit("sqrt", value) if root else value, dtype)
+    return c.scalar(math.sqrt(value) if root else value, dtype)
 
 
 def _folded(c: NodeContext, x: str, groups: DimLike) -> str:
@@ -78,13 +85,13 @@ def _folded(c: NodeContext, x: str, groups: DimLike) -> str:
     batch, heads, length, size = c.shape(x)
     if heads == groups:
         return x
-    if not isinstance(heads, int) or not isinstance(groups, int) or heads % groups:
+    if isinstance(heads, int) and isinstance(groups, int) and heads % groups:
         raise c.refuse(f"its {heads} query heads are no multiple of its {groups} key heads")
-    return c.reshape(x, (batch, groups, heads // groups * length, size))
+    return c.reshape(x, (batch, groups, floordiv(heads, groups) * length, size))
 
 
 def attend(
-    c: NodeContext, q: str, k: str, v: str, bias: Bias, scale: float,
+    c: NodeContext, q: str, k: str, v: str, bias: Bias, scale: float | str,
     *, softcap: float = 0.0, precision: str = "", root_scale: bool = False, sink: str = "",
 ) -> Attended:  # fmt: skip
     """Return softmax(cap(scale * q @ k^T) + bias) @ v.
@@ -96,10 +103,10 @@ def attend(
     dtype, groups = c.dtype(q), c.shape(k)[1]
     batch, heads, length, _ = c.shape(q)
     if root_scale and dtype in NARROW:
-        root = c.scalar(math.sqrt(scale), dtype)
+        root = number_of(c, scale, dtype, root=True)
         q, k = c.emit("multiply", q, root), c.emit("multiply", k, root)
     elif scale != 1:
-        q = c.emit("multiply", q, c.scalar(scale, dtype))
+        q = c.emit("multiply", q, number_of(c, scale, dtype))
     scores = c.emit("matmul", _folded(c, q, groups), c.emit("permute_dims", k, axes=(0, 1, 3, 2)))
     scores = c.reshape(scores, (batch, heads, length, c.shape(k)[2]))
     capped = _capped(c, scores, softcap)

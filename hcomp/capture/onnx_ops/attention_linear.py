@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hcomp.capture.context import Converter, NodeContext
-from hcomp.capture.onnx_ops.attention_core import default_scale
+from hcomp.capture.onnx_ops.attention_core import default_scale, number_of
 from hcomp.capture.onnx_ops.recurrent_loop import TimeLoop
 from hcomp.dims import DimLike, floordiv
 
@@ -36,10 +36,10 @@ def _linear_attention(c: NodeContext) -> Sequence[str]:
         v = _corrected(loop.c, memory, k, v, _at_step(c, loop, 5, 0))
     outer = loop.c.emit("multiply", column, loop.c.emit("expand_dims", v, axis=(-2,)))
     memory = loop.c.emit("add", memory, outer)
-    scale = scale or default_scale(c, key_size)
-    y = _read(loop.c, q, memory, heads, groups, scale)
+    y = _read(loop.c, q, memory, heads, groups)
     (last,), (stack,) = loop.finish([memory], [y])
-    y = c.emit("permute_dims", stack, axes=(1, 0, 2))
+    factor = number_of(c, scale or default_scale(c, key_size), "float32")
+    y = c.emit("multiply", c.emit("permute_dims", stack, axes=(1, 0, 2)), factor)
     return c.cast(y, c.dtype(0)), c.cast(last, c.dtype(3) if c.has(3) else c.dtype(0))
 
 
@@ -66,11 +66,11 @@ def _corrected(c: NodeContext, memory: str, k: str, v: str, beta: str) -> str:
     return c.emit("multiply", beta, c.emit("subtract", v, found))
 
 
-def _read(c: NodeContext, q: str, memory: str, heads: int, groups: int, scale: float) -> str:
-    """Return scale * q^T memory as [B, heads * V]; a group's heads read the same state."""
+def _read(c: NodeContext, q: str, memory: str, heads: int, groups: int) -> str:
+    """Return q^T memory as [B, heads * V]; a group's heads read the same state."""
     batch, _, size = c.shape(q)
     rows = c.reshape(q, (batch, groups, heads // groups, size))
-    y = c.emit("multiply", c.emit("matmul", rows, memory), c.scalar(scale, "float32"))
+    y = c.emit("matmul", rows, memory)
     return c.reshape(y, (batch, heads * c.shape(memory)[3]))
 
 
