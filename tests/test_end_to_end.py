@@ -146,3 +146,14 @@ def test_the_artifact_reads_back_from_bytes() -> None:
     artifact = hcomp.compile(model).artifact
     again = Artifact.from_bytes(artifact.to_bytes())
     assert again.manifest == artifact.manifest
+
+
+def test_a_single_number_fits_a_declared_scalar() -> None:
+    make = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Mul", ["x", "s"], ["y"])], "g",
+        [make("x", 1, ["_", "_"]), make("s", 1, [])], [make("y", 1, None)],
+    )  # fmt: skip
+    program = hcomp.compile(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]))
+    x = np.ones((2, 3), np.float32)  # "_" twice: two sizes, not one
+    np.testing.assert_array_equal(program.run({"x": x, "s": np.float32([2])})["y"], 2 * x)

@@ -30,8 +30,8 @@ class Symbols:
         self._by_param[param] = size
 
     def of(self, param: str) -> DimLike:
-        """Return the dimension for the dim_param `param` ("" is unnamed)."""
-        if not param:
+        """Return the dimension for the dim_param `param`; "", "_" and "?" name nothing."""
+        if not param.strip("_?*-. "):
             return self._names.fresh_symbol("d")
         if param not in self._by_param:
             plain = "".join(c if c.isalnum() or c == "_" else "_" for c in param)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,6 +108,7 @@ class InputBinder:
                 value = _accept(row, value)
             values.append(value)
         if self.static_shapes is None or [value.shape for value in values] != self.static_shapes:
+            values = [_one_element(row, value) for row, value in zip(self.rows, values, strict=True)]
             self._check_shapes(values)
         return self._convert(values, torch)
 
@@ -172,6 +174,13 @@ class InputBinder:
                     found_in.setdefault(name, f"input {row.name!r}")
         for row, shape in rows:
             _check_expressions(row, shape, sizes)
+
+
+def _one_element(row: Row, value: Any) -> Any:
+    """Return a single number in its declared shape: callers pass [16000] for a declared 0-D input."""
+    if isinstance(value, np.ndarray) and row.shape is not None and value.size == 1 and value.shape != row.shape:
+        return value.reshape(row.shape) if prod(row.shape) == 1 else value
+    return value
 
 
 def _row(spec: ValueSpec, for_kernel: bool) -> Row:
