@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hcomp.dims import symbols_of
 from hcomp.ir.graph import Graph, Node
-from hcomp.ir.invariants import everywhere, introduced_symbols
-from hcomp.ir.rewrite import without_dead
-from hcomp.ir.types import type_symbols
+from hcomp.ir.invariants import everywhere
+from hcomp.ir.liveness import introduced_symbols, needed_symbols, without_dead
 from hcomp.ir.verifier import Invariant, Violation
 from hcomp.passes.base import Pass
 
@@ -75,20 +73,12 @@ def _read_inputs(graph: Graph) -> set[int]:
     """Return which inputs a graph reads, or needs for the symbols that only their types give."""
     read = {i for i, value in enumerate(graph.inputs) if value.name in graph.users or value.name in graph.outputs}
     given = set().union(*(introduced_symbols(graph.inputs[i].type) for i in read))
-    missing = _used_symbols(graph) - given
+    missing = set().union(*(needed_symbols(n) for n in graph.nodes)) - given
     for i, value in enumerate(graph.inputs):
         if i not in read and missing & introduced_symbols(value.type):
             read.add(i)
             missing -= introduced_symbols(value.type)
     return read
-
-
-def _used_symbols(graph: Graph) -> set[str]:
-    found: set[str] = set()
-    for node in graph.walk():
-        found.update(symbols_of(tuple(node.attrs.values())))
-        found.update(*(type_symbols(v.type) for v in node.outputs))
-    return found
 
 
 def _check(graph: Graph) -> list[Violation]:

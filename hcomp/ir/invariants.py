@@ -11,6 +11,7 @@ from typing import Any
 
 from hcomp.dims import Dim, DimLike, is_symbol, substitute, symbol, symbols_of
 from hcomp.ir.graph import Graph, Node, Value
+from hcomp.ir.liveness import introduced_symbols
 from hcomp.ir.ops import OPS, UNTYPED, Infer, TypeRuleError
 from hcomp.ir.types import OptionalType, SequenceType, TensorType, Type
 from hcomp.ir.verifier import Check, Invariant, Violation
@@ -163,9 +164,7 @@ def _closed_loop(graph: Graph, node: Node) -> Iterator[Violation]:
     if type(carried) is not int or not 0 <= carried <= min(len(node.inputs) - 2, len(node.outputs)):
         yield Violation(f"the attribute 'carried' is {carried}, which does not fit the node", node)
         return
-    yield from _captures(
-        graph, node, body, node.inputs[2 + carried :], body.inputs[2 + carried :], "body"
-    )
+    yield from _captures(graph, node, body, node.inputs[2 + carried :], body.inputs[2 + carried :], "body")
     if len(body.inputs) < 2 + carried or len(body.outputs) != 1 + len(node.outputs):
         yield Violation(
             f"the body has {len(body.inputs)} inputs and {len(body.outputs)} outputs, which does "
@@ -179,9 +178,7 @@ def _closed_loop(graph: Graph, node: Node) -> Iterator[Violation]:
     for i, value in enumerate(body.inputs[2 : 2 + carried]):
         outer = graph.types.get(node.inputs[2 + i])
         if outer is not None and not admits(value.type, outer):
-            yield Violation(
-                f"%{value.name} starts as {outer}, found {value.type}", body, value.name
-            )
+            yield Violation(f"%{value.name} starts as {outer}, found {value.type}", body, value.name)
         what = f"the carried %{value.name}"
         yield from _admitted(node, body, value.type, body.outputs[1 + i], what)
 
@@ -195,9 +192,7 @@ def _captures(
     name: str,
 ) -> Iterator[Violation]:
     if len(outer) != len(inner):
-        yield Violation(
-            f"{name!r} takes {len(inner)} captured values, the node hands in {len(outer)}", body
-        )
+        yield Violation(f"{name!r} takes {len(inner)} captured values, the node hands in {len(outer)}", body)
         return
     for captured, value in zip(outer, inner, strict=True):
         found = graph.types.get(captured)
@@ -224,8 +219,7 @@ def admits(wanted: Type, found: Type) -> bool:
         if wanted.shape is None or found.shape is None:
             return True
         return len(wanted.shape) == len(found.shape) and not any(
-            isinstance(a, int) and isinstance(b, int) and a != b
-            for a, b in zip(wanted.shape, found.shape, strict=True)
+            isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(wanted.shape, found.shape, strict=True)
         )
     if isinstance(wanted, SequenceType) and isinstance(found, SequenceType):
         return admits(wanted.element, found.element)
@@ -308,13 +302,6 @@ def _unknown(bound: set[str], used: Iterable[str], subject: Any, name: str) -> I
     for missing in sorted(set(used) - bound):
         bound.add(missing)  # one message a symbol is enough
         yield Violation(f"nothing before this has the size {missing}", subject, name)
-
-
-def introduced_symbols(value_type: Type) -> set[str]:
-    """Return the symbols that a value of this type gives a number: those that stand alone."""
-    if not isinstance(value_type, TensorType):
-        return set()
-    return {str(d) for d in value_type.shape or () if is_symbol(d)}
 
 
 def _used(value_type: Type) -> frozenset[str]:

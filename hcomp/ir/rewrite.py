@@ -19,6 +19,7 @@ from hcomp.dims import Dim, DimLike, is_symbol, substitute, symbols_of
 from hcomp.errors import PassError
 from hcomp.ir.builder import Names
 from hcomp.ir.graph import Attribute, Constant, Graph, Node, Origin, Value
+from hcomp.ir.liveness import without_dead
 from hcomp.ir.ops import OPS, Infer
 from hcomp.ir.types import (
     OpaqueType,
@@ -43,20 +44,6 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
         PassError: a replacement has a type that the value's readers cannot take.
     """
     return Editor(graph, rule, _TakenNames(graph)).run()
-
-
-def without_dead(graph: Graph) -> Graph:
-    """Return `graph` without the nodes and constants that no output depends on."""
-    live = set(graph.outputs)
-    nodes: list[Node] = []
-    for node in reversed(graph.nodes):
-        if any(v.name in live for v in node.outputs):
-            nodes.append(node)
-            live.update(node.used_inputs)
-    constants = tuple(c for c in graph.constants if c.name in live)
-    if len(nodes) == len(graph.nodes) and len(constants) == len(graph.constants):
-        return graph
-    return replace(graph, nodes=tuple(reversed(nodes)), constants=constants)
 
 
 def substitute_attribute(value: Any, sizes: Mapping[str, DimLike]) -> Any:
