@@ -137,7 +137,7 @@ class _Parts:
             "types": {located(o, region.memory): type_json(graph.types[o]) for o in region.outputs},
             "constants": [self._constant(array, constants) for _, array in emitted.constants],
             "symbols": [_source(plan, region, s) for s in emitted.symbols],
-            "files": paths, "fresh_outputs": list(emitted.fresh_outputs), "guards": list(emitted.guards),
+            "files": paths, "fresh_outputs": list(emitted.fresh_outputs),
             "nodes": [graph.nodes[i].label for i in region.nodes[:4]],
             "predicted_us": 1e6 * region.seconds,
         }  # fmt: skip

@@ -43,8 +43,7 @@ class Launch:
     `files` names the members that the executor loads ("object" and "program" for `vm`, "program"
     for `reference`, "model" for `onnxruntime`). `symbols` are sizes handed over as one shape
     argument: (value, axis). `fresh_outputs[i]` is False where output i may share an input's
-    memory. With `guards` the region returns one more value, a bool vector: entry i true means that
-    guards[i] happened. `nodes` are the region's first nodes in the user's names, for errors.
+    memory. `nodes` are the region's first nodes in the user's names, for errors.
     """
 
     region: str
@@ -57,7 +56,6 @@ class Launch:
     symbols: tuple[tuple[str, int], ...]
     files: Mapping[str, str]
     fresh_outputs: tuple[bool, ...]
-    guards: tuple[str, ...]
     nodes: tuple[str, ...]
     predicted_us: float | None
     free: tuple[str, ...]
@@ -218,7 +216,6 @@ def _read_launch(fields: Fields, devices: frozenset[str], files: Mapping[str, in
         symbols=_read_symbols(fields),
         files={key: _read_member(members, key, files) for key in members.values},
         fresh_outputs=tuple(flag is True for flag in fresh),
-        guards=fields.optional_texts("guards"),
         nodes=fields.optional_texts("nodes"),
         predicted_us=fields.number("predicted_us"),
         free=fields.optional_texts("free"),

@@ -36,7 +36,6 @@ def fast_run(manifest: Manifest, resources: Resources, binder: InputBinder) -> F
     if (
         step.executor != "vm"
         or step.symbols
-        or step.guards
         or step.inputs != program.inputs
         or step.outputs != program.outputs
         or step.fresh_outputs != (True,)

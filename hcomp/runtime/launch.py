@@ -64,7 +64,6 @@ def _kernel_step(step: Launch, region: KernelRegion, inputs: list[int], symbols:
     if "" in step.inputs:
         raise ArtifactError("generated code has no optional inputs")
     single = outputs[0] if len(outputs) == 1 else None
-    guards = step.guards
     finish = _finish_carried(step, outputs)
 
     def act(slots: list[object]) -> None:
@@ -78,8 +77,6 @@ def _kernel_step(step: Launch, region: KernelRegion, inputs: list[int], symbols:
             result = region(arguments, sizes)
         except Exception as error:  # generated code raises what its kernels ask for
             raise failed(step, error) from error
-        if guards:
-            result = _check_guards(step, result)
         if single is not None and isinstance(result, Tensor):
             slots[single] = result
         else:
@@ -112,20 +109,6 @@ def _host_step(
         _spread(step, arrays, slots, outputs)
 
     return act
-
-
-def _check_guards(step: Launch, result: Sequence[Any]) -> Any:
-    """Return a region's outputs without the vector of its guards.
-
-    Raises:
-        RunError: a guard is raised, such as an index outside its tensor.
-    """
-    *outputs, flags = result
-    raised = to_array(flags)
-    if raised.any():
-        reasons = [reason for reason, flag in zip(step.guards, raised, strict=True) if flag]
-        raise RunError(f"region {step.region} on {step.device}: {'; '.join(reasons)}")
-    return outputs
 
 
 def _spread(step: Launch, results: Sequence[Any], slots: list[object], outputs: list[int]) -> None:
