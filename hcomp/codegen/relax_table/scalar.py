@@ -378,10 +378,12 @@ def right_shift(a: Expr, b: Expr) -> Expr:
 
 
 def _shift_amount(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    inside = tirx.LT(b, same(b, bits(a)))
-    if not is_unsigned(b):
-        inside = tirx.And(inside, tirx.GE(b, same(b, 0)))
-    return inside, tirx.Select(inside, b, same(b, 0))
+    """Return whether `b` is a legal amount, and its low bits, which always are.
+
+    A comparison with the width would do, but TVM moves it over in unsigned numbers and fails.
+    """
+    amount = tirx.bitwise_and(b, same(b, bits(a) - 1))
+    return tirx.EQ(amount, b), amount
 
 
 def not_equal(a: Expr, b: Expr) -> Expr:
