@@ -17,7 +17,7 @@ from hcomp.ir.graph import Graph, Node
 from hcomp.ir.rewrite import Editor, rewrite
 from hcomp.ir.types import TensorType
 from hcomp.passes.base import Pass
-from hcomp.passes.identities import NO_IDENTITY, VIEWS, does_nothing
+from hcomp.passes.identities import NO_IDENTITY, VIEWS, does_nothing, same_shape
 from hcomp.passes.list_rules import LIST_RULES
 
 Rule: TypeAlias = Callable[[Node, Editor], str | None]
@@ -42,7 +42,7 @@ def _view(node: Node, edit: Editor) -> str | None:
         return None
     origin = source.inputs[0]
     wanted = node.outputs[0].type
-    if edit.types[origin] == wanted:
+    if same_shape(edit.types[origin], wanted):
         return origin
     if not isinstance(wanted, TensorType) or wanted.shape is None or edit.tensor(origin) is None:
         return None
@@ -80,7 +80,7 @@ def _where(node: Node, edit: Editor) -> str | None:
         return None
     chosen = node.inputs[1 if condition.flat[0] else 2]
     wanted = node.outputs[0].type
-    if edit.types[chosen] == wanted:
+    if same_shape(edit.types[chosen], wanted):
         return chosen
     if not isinstance(wanted, TensorType) or wanted.shape is None or edit.tensor(chosen) is None:
         return None
@@ -92,8 +92,10 @@ def _neutral(node: Node, edit: Editor) -> str | None:
     for side in (1, 0) if node.op in ("add", "multiply") else (1,):
         value = edit.constant_value(node.inputs[side])
         other = node.inputs[1 - side]
-        same_type = edit.types[other] == node.outputs[0].type
-        if value is not None and same_type and _changes_nothing(node.op, value):
+        if value is None:
+            continue
+        kept = value.ndim == 0 or same_shape(edit.types[other], node.outputs[0].type)
+        if kept and _changes_nothing(node.op, value):
             return other
     return None
 

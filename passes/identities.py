@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from hcomp.ir.graph import Graph, Node
 from hcomp.ir.invariants import everywhere
-from hcomp.ir.types import Type
+from hcomp.ir.types import TensorType, Type
 from hcomp.ir.verifier import Invariant, Violation
 
 Attrs: TypeAlias = Mapping[str, Any]
@@ -18,7 +18,8 @@ Attrs: TypeAlias = Mapping[str, Any]
 VIEWS = ("reshape", "expand_dims", "squeeze")
 """Operators that give the same elements, in the same order, another shape."""
 
-RETYPES = ("cast", "bitcast", "broadcast_to", *VIEWS)
+CASTS = ("cast", "bitcast")
+RESHAPES = ("broadcast_to", *VIEWS)
 """Operators that change nothing but the type: with the type equal they change nothing."""
 
 IDLE: Mapping[str, Callable[[Attrs], bool]] = {
@@ -39,8 +40,15 @@ def does_nothing(node: Node, types: Mapping[str, Type]) -> bool:
         return IDLE[node.op](node.attrs)
     if node.op in ("concat", "split"):
         return len(node.inputs) == 1
-    unchanged = types[node.inputs[0]] == node.outputs[0].type
-    return unchanged and (node.op in RETYPES or _takes_all(node))
+    if node.op in CASTS:
+        return types[node.inputs[0]] == node.outputs[0].type
+    same = same_shape(types[node.inputs[0]], node.outputs[0].type)
+    return same and (node.op in RESHAPES or _takes_all(node))
+
+
+def same_shape(a: Type, b: Type) -> bool:
+    """Say whether two tensors have one type and so one shape; two unknown ranks may differ."""
+    return a == b and isinstance(a, TensorType) and a.shape is not None
 
 
 def _takes_all(node: Node) -> bool:

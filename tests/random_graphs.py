@@ -32,6 +32,7 @@ class _Growing:
         self.draw = draw
         self.b = builder
         self.values: list[str] = []
+        self.last_unranked = "u"
 
     def pick(self) -> str:
         return self.draw(st.sampled_from(self.values))
@@ -141,8 +142,30 @@ def _branch(g: _Growing) -> list[str]:
     return list(g.b.emit_typed("if", (flag, x), [g.b.types[x]], graphs=bodies))
 
 
+def _unranked(g: _Growing) -> list[str]:
+    """Operators on a value whose rank nobody knows when compiling (it is [2, 3])."""
+    x = g.draw(st.sampled_from(["u", g.last_unranked]))
+    op = g.draw(st.sampled_from(["reshape", "broadcast_to", "multiply", "slice", "where"]))
+    if op == "reshape":
+        name = g.b.emit("reshape", x, shape=g.draw(st.sampled_from([(3, 2), (2, 3), (6,)])))
+        name = g.b.emit("reshape", name, shape=(2, 3))
+    elif op == "broadcast_to":
+        name = g.b.emit("broadcast_to", x, shape=(2, 3))
+    elif op == "multiply":
+        name = g.b.emit("multiply", x, g.constant(g.draw(st.sampled_from([(), (1, 3), (1,)]))))
+    elif op == "slice":
+        attrs: dict[str, Any] = {"axes": (0,), "begin": (0,), "size": (1,), "strides": (1,)}
+        name = g.b.emit("strided_slice", x, **attrs)
+        name = g.b.emit("broadcast_to", name, shape=(2, 3))
+    else:
+        name = g.b.emit("where", g.b.constant(np.array([[True], [True]])), x, g.constant(()))
+    g.last_unranked = name
+    return []
+
+
 STEPS: list[Callable[[_Growing], list[str]]] = [
     _unary, _binary, _binary, _pair, _view, _view, _move, _join, _slice, _choice, _product, _branch,
+    _unranked,
 ]  # fmt: skip
 
 
@@ -156,7 +179,8 @@ def random_graphs(draw: st.DrawFn, most: int = 12) -> Graph:
         g.b.input("z", TensorType("float32", (2, 1, 3))),
         g.constant((2, 3)),
     ]
+    g.b.input("u", TensorType("float32", None))
     for _ in range(draw(st.integers(1, most))):
         g.add()
     outputs = draw(st.lists(st.sampled_from(g.values), min_size=1, max_size=3))
-    return g.b.finish([*outputs, g.values[-1]])
+    return g.b.finish([*outputs, g.values[-1], g.last_unranked])
