@@ -66,7 +66,7 @@ def build_region(
                 module = schedule(module)
             kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
             start = _lap(seconds, "schedule", start)
-            module = tvm.transform.Sequential(_lower_passes())(module)
+            module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
             start = _lap(seconds, "lower", start)
             executable = relax.build(module, target, relax_pipeline=None, exec_mode="compiled")
             _lap(seconds, "machine code", start)
@@ -118,6 +118,22 @@ def _lower_passes() -> list[Any]:
         transform.VMShapeLower(),
         transform.AttachGlobalSymbol(),
     ]
+
+
+def _sorted_shape_functions(module: Module) -> Module:
+    """Return the module with the stores of its shape functions in the order of their slots.
+
+    VMShapeLower walks a hash table of addresses, so their order changes from run to run, and with
+    it the artifact's bytes. Each store computes one slot from sizes that are there before.
+    """
+    for name, function in list(module.functions.items()):
+        body = getattr(function, "body", None)
+        if name.name_hint.startswith("shape_func") and isinstance(body, tvm.tirx.SeqStmt):
+            stores = list(body.seq)
+            if all(isinstance(s, tvm.tirx.BufferStore) for s in stores):
+                stores.sort(key=lambda s: int(s.indices[0]))
+                module.update_func(name, function.with_body(tvm.tirx.SeqStmt(stores)))
+    return module
 
 
 def first_line(error: BaseException) -> str:
