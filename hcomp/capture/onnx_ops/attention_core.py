@@ -114,7 +114,7 @@ def attend(
     if bias.allowed:
         biased = c.emit("where", bias.allowed, biased, c.scalar(-math.inf, dtype))
     logits = c.cast(biased, precision or dtype)
-    weights = _softmax_with_sink(c, logits, sink) if sink else _softmax(c, logits)
+    weights = _softmax_with_sink(c, logits, sink) if sink else softmax(c, logits)
     if not bias.leaves_one:
         weights = c.emit("where", _sees_none(c, bias, dtype), c.scalar(0, c.dtype(weights)), weights)
     weights = c.cast(weights, dtype)
@@ -130,7 +130,7 @@ def _capped(c: NodeContext, scores: str, softcap: float) -> str:
     return c.emit("multiply", c.emit("tanh", c.emit("divide", scores, cap)), cap)
 
 
-def _softmax(c: NodeContext, x: str) -> str:
+def softmax(c: NodeContext, x: str) -> str:
     """Return softmax over the last axis; narrow floats are rounded after each step, as ONNX's data are."""
     if c.dtype(x) not in NARROW:
         return c.emit("softmax", x, axis=-1)
@@ -144,7 +144,7 @@ def _softmax_with_sink(c: NodeContext, x: str, sink: str) -> str:
     batch, heads, length, keys = c.shape(x)
     column = c.reshape(c.cast(sink, c.dtype(x)), (1, heads, 1, 1))
     column = c.emit("broadcast_to", column, shape=(batch, heads, length, 1))
-    weights = _softmax(c, c.emit("concat", x, column, axis=3))
+    weights = softmax(c, c.emit("concat", x, column, axis=3))
     return c.emit("strided_slice", weights, axes=(3,), begin=(0,), size=(keys,), strides=(1,))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hcomp.capture.context import Converter, NodeContext, RunTime
+from hcomp.capture.onnx_ops.attention_core import softmax
 from hcomp.capture.onnx_ops.math_common import like, rounded_once, wide
 from hcomp.dims import DimLike
 
@@ -72,6 +73,8 @@ def _softmax(op: str) -> Converter:
     def convert(c: NodeContext) -> str:
         if c.opset >= 13:
             axis = c.attr("axis", -1)
+            if op == "softmax" and c.ranked() and c.axis(axis) == c.rank() - 1:
+                return softmax(c, c.input(0))
             return c.emit(op, 0, axis=axis if not c.ranked() else c.axis(axis))
         axis = c.axis(c.attr("axis", 1))
         shape = c.shape()
