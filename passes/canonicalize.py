@@ -18,6 +18,7 @@ from hcomp.ir.rewrite import Editor, rewrite
 from hcomp.ir.types import TensorType
 from hcomp.passes.base import Pass
 from hcomp.passes.identities import NO_IDENTITY, VIEWS, does_nothing, same_shape
+from hcomp.passes.late_rules import LATE_RULES
 from hcomp.passes.list_rules import LIST_RULES
 
 Rule: TypeAlias = Callable[[Node, Editor], str | None]
@@ -31,6 +32,8 @@ def canonicalize(graph: Graph) -> Graph:
 def _rule(node: Node, edit: Editor) -> Sequence[str] | None:
     if does_nothing(node, edit.types):
         return (node.inputs[0],)
+    if node.op in LATE_RULES:
+        return LATE_RULES[node.op](node, edit)
     found = RULES[node.op](node, edit) if node.op in RULES else None
     return None if found is None else (found,)
 

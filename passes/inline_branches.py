@@ -1,6 +1,7 @@
 """Removes control flow that is decided when compiling.
 
-An `if` with a constant condition becomes the nodes of its branch. A `loop` with a constant number
+An `if` with a constant condition becomes the nodes of its branch, and one whose branches agree on
+a captured value becomes that. A `loop` with a constant number
 of trips, whose condition stays true, becomes its body once for each trip: none at all for no
 trips, and as often as is worth it (UNROLLED) for few.
 """
@@ -30,10 +31,23 @@ def _rule(node: Node, edit: Editor) -> Sequence[str] | None:
     if node.op == "if":
         condition = edit.constant_value(node.inputs[0])
         if condition is None or condition.size != 1:
-            return None
+            return _undivided(node, edit)
         branch = node.graphs["then" if condition.reshape(-1)[0] else "else"]
         return edit.inline(branch, node.inputs[1:])
     return _loop(node, edit) if node.op == "loop" else None
+
+
+def _undivided(node: Node, edit: Editor) -> Sequence[str] | None:
+    """Results that are the same captured value in both branches do not depend on the condition."""
+    ways = []
+    for body in node.graphs.values():
+        captured = {v.name: name for v, name in zip(body.inputs, node.inputs[1:], strict=True)}
+        ways.append([captured.get(name) for name in body.outputs])
+    same = [a if a == b else None for a, b in zip(*ways, strict=True)]
+    if not any(same):
+        return None
+    own = edit.put(node) if None in same else tuple(v.name for v in node.outputs)
+    return [a or b for a, b in zip(same, own, strict=True)]
 
 
 def _loop(node: Node, edit: Editor) -> Sequence[str] | None:
