@@ -11,6 +11,7 @@ from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.schedule.lanes import widen_reductions
 from hcomp.targets.cpu.schedule.lower import lower_blocks
 from hcomp.targets.cpu.schedule.rules import RULES
+from hcomp.targets.cpu.schedule.vector_math import vectorise_math
 
 SCHEDULED = "tirx.is_scheduled"
 RULE = "hcomp.rule"
@@ -36,7 +37,7 @@ def schedule_module(mod: tvm.IRModule, cpu: CpuFeatures) -> tvm.IRModule:
     }
     loops = lower_blocks(tvm.IRModule(scheduled))
     after = {
-        name: widen_reductions(func, cpu).with_attr(SCHEDULED, True)
+        name: vectorise_math(widen_reductions(func, cpu)).with_attr(SCHEDULED, True)
         for name, func in loops.functions.items()
     }
     result = mod.clone() if hasattr(mod, "clone") else tvm.IRModule(mod.functions, attrs=mod.attrs)
