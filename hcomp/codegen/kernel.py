@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, te, tirx
+from tvm.tirx.buffer import is_buffer_var
 
-from hcomp.dims import Call, Dim, DimLike, is_symbol
+from hcomp.dims import Call, DimLike, is_symbol
+from hcomp.errors import CodegenError
 from hcomp.ir.types import Shape, TensorType
 
 Expr: TypeAlias = Any
@@ -80,6 +84,14 @@ def narrow(value: Expr, dtype: str) -> Expr:
     return value if str(value.ty.dtype) == dtype else value.astype(dtype)
 
 
+@dataclass(frozen=True)
+class Requirement:
+    """A condition on sizes: what is wrong where it does not hold, and the condition itself."""
+
+    problem: str
+    holds: Callable[[Kernel], Expr]
+
+
 class Kernel:
     """A TIR function under construction.
 
@@ -87,6 +99,7 @@ class Kernel:
         attrs: the node's attributes.
         inputs: the type of each input, None where it is absent.
         outputs: the type of each output.
+        requirements: what must hold of the sizes, by its text, where that is not certain here.
     """
 
     def __init__(
@@ -100,6 +113,7 @@ class Kernel:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.scalars = scalars
+        self.requirements: dict[str, Requirement] = {}
         self._variables: dict[str, Expr] = {}
         self._tensors: dict[int, Tensor] = {}
 
@@ -148,6 +162,23 @@ class Kernel:
         """The element type of the first output."""
         return self.outputs[0].dtype
 
+    def require(self, problem: str, holds: Callable[[Kernel], Expr]) -> None:
+        """Have the region stop with `problem` at run time unless the sizes fulfil `holds`."""
+        self.requirements.setdefault(problem, Requirement(problem, holds))
+
+    def require_equal(self, a: DimLike, b: DimLike) -> None:
+        """Have two sizes be equal.
+
+        Raises:
+            CodegenError: they are numbers and differ.
+        """
+        if a == b:
+            return
+        if isinstance(a, int) and isinstance(b, int):
+            raise CodegenError(f"the sizes {a} and {b} differ")
+        problem = f"the sizes {a} and {b} differ"
+        self.require(problem, lambda kernel: tirx.EQ(kernel.dim(a), kernel.dim(b)))
+
     def tensor(self, index: int) -> Tensor:
         """Return input `index` as a TE tensor; asking makes it a parameter of the kernel."""
         if index not in self._tensors:
@@ -174,12 +205,17 @@ class Kernel:
     def _place(self, have: DimLike, want: DimLike, i: Expr) -> Expr:
         if have == want:
             return i
+        zero, one = tirx.IntImm("int64", 0), tirx.IntImm("int64", 1)
         if have == 1:
-            return tirx.IntImm("int64", 0)
-        if isinstance(have, int) and isinstance(want, Dim) and have != 1:
-            return i  # The size is `have` at run time: nothing else broadcasts with it.
-        # 0 where the size turns out to be 1, else i; and never past the end.
-        return tirx.min(i, self.dim(have) - 1)
+            return zero
+
+        def fits(kernel: Kernel) -> Expr:
+            size = kernel.dim(have)
+            return tirx.Or(tirx.EQ(size, kernel.dim(want)), tirx.EQ(size, one))
+
+        self.require(f"a size {have} does not broadcast to {want}", fits)
+        # The only element where the size turns out to be 1, else i.
+        return i if isinstance(have, int) else tirx.max(tirx.min(i, self.dim(have) - one), zero)
 
     def compute(
         self,
@@ -243,6 +279,29 @@ def checked(function: Any, message: str) -> Any:
     )  # fmt: skip
     function = function.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), body))
     return function.with_attr("op_pattern", OPAQUE).with_attr("tirx.is_scheduled", True)
+
+
+def with_output_shape(function: Any, shape: Shape) -> Any:
+    """Return a function whose last buffer is declared with `shape`, which it is equal to."""
+    known = {}
+    for parameter in function.params:
+        sizes = parameter.ty.shape if is_buffer_var(parameter) else [parameter]
+        known.update({str(d.name): d for d in sizes if isinstance(d, tvm.ir.Var)})
+    old = function.params[-1]
+    declared = old.ty
+    buffer_type = type(declared)(
+        declared.dtype, declared.storage_scope, [dim_expr(d, known.__getitem__) for d in shape],
+        declared.strides, declared.elem_offset, declared.data_alignment, declared.offset_factor,
+        declared.layout, declared.allocated_addr,
+    )  # fmt: skip
+    new = tvm.ir.Var(old.name, buffer_type)
+    return tvm_ffi.structural_map(function, (tvm.ir.Var, lambda found: new if found.same_as(old) else found))
+
+
+def with_flags(function: Any, count: int) -> Any:
+    """Return a function with `count` more inputs in front: results of guards, not read."""
+    flags = [tirx.decl_buffer([], FLAG.dtype, f"guard{i}", layout=None) for i in range(count)]
+    return tirx.PrimFunc([*flags, *function.params], function.body, function.ret_type, function.attrs)
 
 
 def inline_scalar(value: Any) -> Any:

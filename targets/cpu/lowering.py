@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcomp.codegen.relax_module import Lowering, Rule
+from hcomp.codegen.kernel import Requirement
+from hcomp.codegen.lowering import Lowering, Rule
 from hcomp.codegen.relax_table import LOWER
 from hcomp.ir.graph import Node
 from hcomp.ir.types import TensorType
@@ -36,7 +37,7 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
             _packer(lowering, node.inputs[1]),
             features,
         )
-        return lowering.typed(found, _output(node))
+        return _checked(lowering, node, found, -1, weight.shape[0])
 
     def conv(lowering: Lowering, node: Node) -> Any:
         weight = _constant_weight(lowering, node)
@@ -54,9 +55,22 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
             pack=_packer(lowering, node.inputs[1]),
             cpu=features,
         )
-        return lowering.typed(found, _output(node))
+        return _checked(lowering, node, found, 1, weight.shape[1] * attrs["groups"])
 
     return {"matmul": matmul, "conv": conv}
+
+
+def _checked(lowering: Lowering, node: Node, made: Any, axis: int, size: int) -> Any:
+    """Return a result in our type, computed only where the data's `axis` has the weight's size."""
+    found = (lowering.type(node.inputs[0]).shape or ())[axis]
+    made = lowering.typed(made, _output(node))
+    if found == size:
+        return made
+    needed = Requirement(
+        f"the data has {found} elements on an axis where the weight has {size}",
+        lambda kernel: kernel.dim(found) == kernel.dim(size),
+    )
+    return lowering.guarded(made, lowering.size_guard(node.label, [needed]))
 
 
 def _constant_weight(lowering: Lowering, node: Node) -> NDArray[np.generic] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hcomp.codegen.kernel import KernelBody
-from hcomp.codegen.relax_module import Lowering, Rule
+from hcomp.codegen.lowering import Lowering, Rule
 from hcomp.codegen.relax_table import elementwise, index, linear, pool, recurrent, reduce, scans, shape, views
 from hcomp.ir.graph import Node
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from tvm import te, tirx
 
 from hcomp.codegen.kernel import FLAG, Expr, Kernel, KernelBody, Tensor, wide, wide_dtype
-from hcomp.codegen.relax_module import Lowering, Rule
+from hcomp.codegen.lowering import Lowering, Rule
 from hcomp.codegen.relax_table import scalar
 from hcomp.codegen.relax_table.loops import nest, statements, store
 from hcomp.codegen.relax_table.reduce import reduced
@@ -70,7 +70,7 @@ def index_guard(lowering: Lowering, node: Node, axes: Sequence[int], depth_last:
         return reduced(kernel, _ANY, wrong, steps, shape, tirx.const(0, FLAG.dtype))
 
     text = " or ".join(str(s) for s in dict.fromkeys(sizes))
-    return [lowering.guard(node, f"an index is outside an axis of size {text}", [name], body)]
+    return [lowering.guard(node.label, f"an index is outside an axis of size {text}", [name], body)]
 
 
 def _known_to_fit(array: Any, sizes: Sequence[DimLike]) -> bool:
@@ -79,6 +79,11 @@ def _known_to_fit(array: Any, sizes: Sequence[DimLike]) -> bool:
         return False
     low = min(int(s) for s in sizes if isinstance(s, int))
     return array.size == 0 or bool(array.min() >= -low and array.max() < low)
+
+
+def _require_batch(kernel: Kernel, batch: int) -> None:
+    for a, b in zip(kernel.shape(0)[:batch], kernel.shape(1)[:batch], strict=True):
+        kernel.require_equal(a, b)
 
 
 def _take(kernel: Kernel) -> Tensor:
@@ -110,6 +115,7 @@ def _gather_nd(kernel: Kernel) -> Tensor:
     depth, lead = indices[-1], len(indices) - 1
     assert isinstance(depth, int)
     sizes = kernel.dims(shape[batch : batch + depth])
+    _require_batch(kernel, batch)
 
     def pick(*i: Expr) -> Expr:
         at = [inside(kernel.read(1, (*i[:lead], int64(d))), sizes[d]) for d in range(depth)]
@@ -136,6 +142,7 @@ def _scatter(address: Address) -> KernelBody:
         shape, dtype = kernel.shape(0), kernel.out_dtype
         held = wide_dtype(dtype)
         combine = _COMBINE[kernel.attrs["reduction"]]
+        _require_updates(kernel)
 
         def emit(ins: Sequence[Any], outs: Sequence[Any]) -> None:
             data, indices, updates = ins
@@ -150,6 +157,19 @@ def _scatter(address: Address) -> KernelBody:
         return made if held == dtype else kernel.compute(lambda *i: made(*i))
 
     return body
+
+
+def _require_updates(kernel: Kernel) -> None:
+    """Have the updates be of the shape that the indices (and the data's tail) give."""
+    data, indices, updates = (kernel.shape(n) for n in range(3))
+    if "axis" in kernel.attrs:
+        wanted = indices
+    else:
+        depth = indices[-1]
+        assert isinstance(depth, int)
+        wanted = indices[:-1] + data[depth:]
+    for a, b in zip(updates, wanted, strict=True):
+        kernel.require_equal(a, b)
 
 
 def _element_address(kernel: Kernel, indices: Any, i: Sequence[Expr]) -> list[Expr]:

@@ -23,6 +23,7 @@ def _accumulate(kernel: Kernel, a: Expr, b: Expr) -> Expr:
 
 def _matmul(kernel: Kernel) -> Tensor:
     a_shape, b_shape = kernel.shape(0), kernel.shape(1)
+    kernel.require_equal(a_shape[-1], b_shape[-2 if len(b_shape) > 1 else -1])
     step = kernel.axis(a_shape[-1])
     column = len(b_shape) > 1
     row = len(a_shape) > 1
@@ -102,6 +103,7 @@ def _conv(kernel: Kernel) -> Tensor:
     attrs, data, weight = kernel.attrs, kernel.shape(0), kernel.shape(1)
     n = len(data) - 2
     groups, strides, dilation = attrs["groups"], attrs["strides"], attrs["dilation"]
+    kernel.require_equal(data[1], weight[1] * groups)
     zero = constant(0, kernel.dtype())
     reach = window_reach(kernel.out_shape[2:], weight[2:], strides, dilation)
     if not any(attrs["padding"]):
@@ -126,6 +128,7 @@ def _conv_transpose(kernel: Kernel) -> Tensor:
     attrs, weight = kernel.attrs, kernel.shape(1)
     n = len(weight) - 2
     groups, dilation = attrs["groups"], attrs["dilation"]
+    kernel.require_equal(kernel.shape(0)[1], weight[0])
     zero = constant(0, kernel.dtype())
     margin = [(weight[a + 2] - 1) * dilation[a] for a in range(n)]
     begins = [margin[a] - attrs["padding"][a] for a in range(n)]

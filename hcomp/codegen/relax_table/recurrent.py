@@ -15,7 +15,7 @@ import numpy as np
 from tvm import tirx
 
 from hcomp.codegen.kernel import Expr, Kernel, Tensor, constant, wide, wide_dtype
-from hcomp.codegen.relax_module import Lowering, Rule
+from hcomp.codegen.lowering import Lowering, Rule
 from hcomp.codegen.relax_table import scalar
 from hcomp.codegen.relax_table.loops import Buffer, local, nest, statements, store
 from hcomp.codegen.relax_table.reduce import reduced, reducer
@@ -298,6 +298,7 @@ def _walk(walk: Walk, y: Buffer, steps: Any) -> None:
 def _projection(kernel: Kernel) -> Tensor:
     """Return x [T, B, I] times weight [D, G*H, I] plus the input's bias, [T, D, B, G*H]."""
     x = kernel.shape(0)
+    kernel.require_equal(x[2], kernel.shape(1)[2])
     step = kernel.axis(x[2])
 
     def term(t: Expr, d: Expr, b: Expr, g: Expr) -> Expr:

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from hcomp.codegen.kernel import Expr, Kernel, KernelBody, Tensor, constant, wide_dtype
-from hcomp.dims import DimLike
+from hcomp.dims import DimLike, lower_bound
 from hcomp.errors import CodegenError
 
 
@@ -38,6 +38,10 @@ def _concat(kernel: Kernel) -> Tensor:
     rank = len(kernel.out_shape)
     axis = kernel.attrs["axis"] % rank
     count = len(kernel.inputs)
+    for n in range(count):
+        for a, size in enumerate(kernel.shape(n)):
+            if a != axis:
+                kernel.require_equal(size, kernel.out_shape[a])
     starts: list[Expr] = [int64(0)]
     for n in range(count - 1):
         starts.append(starts[-1] + kernel.dim(kernel.shape(n)[axis]))
@@ -74,8 +78,24 @@ def _split(kernel: Kernel) -> tuple[Tensor, ...]:
     return tuple(parts)
 
 
+def _require_inside(kernel: Kernel, length: DimLike, begin: DimLike, size: DimLike, stride: DimLike) -> None:
+    """Have a slice's first and last element be inside an axis of `length`, unless it is empty."""
+    last = begin + (size - 1) * stride
+    bounds = (begin, length - 1 - begin, last, length - 1 - last)
+    if size == 0 or all((low := lower_bound(b)) is not None and low >= 0 for b in bounds):
+        return
+
+    def holds(kernel: Kernel) -> Expr:
+        inside = tirx.all(*(kernel.dim(b) >= int64(0) for b in bounds))
+        return tirx.Or(kernel.dim(size) <= int64(0), inside)
+
+    kernel.require(f"elements {begin} to {last} are outside an axis of size {length}", holds)
+
+
 def _strided_slice(kernel: Kernel) -> Tensor:
     attrs, rank = kernel.attrs, len(kernel.shape(0))
+    for parts in zip(attrs["axes"], attrs["begin"], attrs["size"], attrs["strides"], strict=True):
+        _require_inside(kernel, kernel.shape(0)[parts[0] % rank], *parts[1:])
     steps = {
         axis % rank: (kernel.dim(begin), kernel.dim(stride))
         for axis, begin, stride in zip(attrs["axes"], attrs["begin"], attrs["strides"], strict=True)

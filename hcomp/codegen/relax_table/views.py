@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax
 
-from hcomp.codegen.relax_module import Lowering, Rule
+from hcomp.codegen.lowering import Lowering, Rule
 from hcomp.ir.graph import Node
 from hcomp.ir.types import TensorType
 
