@@ -105,6 +105,10 @@ class Dim:
         raise TypeError(f"the dimension {self} has no truth value: compare it with `sign`")
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         # Symbols first, the constant last: "2*N + 1" reads better than "1 + 2*N".
         ordered = sorted(self.terms, key=lambda t: (t[0] == ONE, -sum(p for _, p in t[0])))
         text = ""
@@ -134,7 +138,10 @@ def symbol(name: str) -> Dim:
 
 def is_symbol(dim: DimLike) -> bool:
     """Say whether `dim` is one symbol and nothing else, so that a size binds it."""
-    return isinstance(dim, Dim) and str(dim).isidentifier()
+    if not isinstance(dim, Dim) or len(dim.terms) != 1:
+        return False
+    monomial, factor = dim.terms[0]
+    return factor == 1 and len(monomial) == 1 and monomial[0][1] == 1 and isinstance(monomial[0][0], str)
 
 
 def symbols_of(value: object) -> frozenset[str]:
