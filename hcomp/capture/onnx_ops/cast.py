@@ -68,7 +68,10 @@ def _power_of_two(c: NodeContext, saturate: bool, mode: str) -> str:
 def _bit_cast(c: NodeContext) -> str:
     """BitCast: the same bits as another type of the same width."""
     dtype = element_type(c.required("to"))
-    return c.input(0) if dtype == c.dtype(0) else c.emit("bitcast", 0, dtype=dtype)
+    # A bool is a byte that is 0 or 1; as bits it is that number.
+    x = c.cast(0, "uint8") if c.dtype(0) == "bool" and dtype != "bool" else c.input(0)
+    bits = "uint8" if dtype == "bool" and c.dtype(x) != "bool" else dtype
+    return c.cast(x if c.dtype(x) == bits else c.emit("bitcast", x, dtype=bits), dtype)
 
 
 CAST: dict[str, Converter] = {"Cast": _cast, "CastLike": _cast_like, "BitCast": _bit_cast}
