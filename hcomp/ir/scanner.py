@@ -119,8 +119,7 @@ class Scanner:
         # A long line is cut around the place, so that the caret stays visible.
         cut = max(0, column - 60)
         return ParseError(
-            f"line {line}, column {column + 1}: {message}\n"
-            f"  {shown[cut : cut + 100]}\n  {' ' * (column - cut)}^"
+            f"line {line}, column {column + 1}: {message}\n  {shown[cut : cut + 100]}\n  {' ' * (column - cut)}^"
         )
 
     def _match(self, pattern: re.Pattern[str], wanted: str) -> str:
