@@ -4,6 +4,9 @@ They have no compiled form: either the output's size depends on the data (nonzer
 is no tensor (sequences). Each row says so in `host_only`, which is what `explain` prints.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from hcomp.dims import DimLike
 from hcomp.ir.ops.core import REQUIRED, Infer, Op, from_attr, same
 from hcomp.ir.types import OptionalType, SequenceType, Shape, TensorType, Type
@@ -69,7 +72,7 @@ def _loose(value: Type | None) -> Type:
     return value
 
 
-LIST_RULES = {
+LIST_RULES: dict[str, Callable[[Infer], Any]] = {
     "sequence_empty": lambda c: SequenceType(TensorType(c.attrs["dtype"], None)),
     "sequence_construct": lambda c: SequenceType(_loose(c.types[0])),
     "sequence_insert": lambda c: SequenceType(_loose(_element(c))),
