@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hcomp.capture.context import Converter, NodeContext
-from hcomp.capture.onnx_ops.math_common import like
+from hcomp.capture.onnx_ops.math_common import axis_of, like
 from hcomp.capture.onnx_ops.reduce_scan import product
 from hcomp.dims import DimLike
 
 
 def _gather(c: NodeContext) -> str:
-    return c.emit("take", 0, 1, axis=c.axis(c.attr("axis", 0)))
+    return c.emit("take", 0, 1, axis=axis_of(c, c.attr("axis", 0)))
 
 
 def _gather_elements(c: NodeContext) -> str:
-    return c.emit("gather_elements", 0, 1, axis=c.axis(c.attr("axis", 0)))
+    return c.emit("gather_elements", 0, 1, axis=axis_of(c, c.attr("axis", 0)))
 
 
 def _gather_nd(c: NodeContext) -> str:
@@ -33,7 +33,7 @@ def _reduction(c: NodeContext) -> str:
 
 
 def _scatter_elements(c: NodeContext) -> str:
-    axis = c.axis(c.attr("axis", 0))
+    axis = axis_of(c, c.attr("axis", 0))
     return c.emit("scatter_elements", 0, 1, 2, axis=axis, reduction=_reduction(c))
 
 

@@ -41,7 +41,7 @@ def _pow(c: NodeContext) -> str:
     base, exponent = operands(c)
     dtype = c.dtype(base)
     number = c.const(exponent)
-    if number is not None and number.size == 1 and number.ndim <= c.rank(base):
+    if number is not None and number.size == 1 and (number.ndim == 0 or number.ndim <= (c.type(base).rank or 0)):
         power = float(number.ravel()[0])
         if power == 2:
             return c.emit("square", base)

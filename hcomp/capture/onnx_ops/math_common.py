@@ -68,6 +68,11 @@ def refuse_text(c: NodeContext) -> None:
             raise c.refuse("it works on text")
 
 
+def axis_of(c: NodeContext, axis: int, value: int | str = 0) -> int:
+    """Return `axis` counted from the front, or as it is where the rank comes at run time."""
+    return c.axis(axis, value) if c.ranked(value) else axis
+
+
 def operands(c: NodeContext) -> tuple[str, str]:
     """Return both inputs of a binary operator, ready to broadcast as numpy does.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hcomp.capture.context import Converter, NodeContext, RunTime
 from hcomp.capture.onnx_ops.attention_core import softmax
-from hcomp.capture.onnx_ops.math_common import like, rounded_once, wide
+from hcomp.capture.onnx_ops.math_common import axis_of, like, rounded_once, wide
 from hcomp.dims import DimLike
 
 
@@ -23,7 +23,7 @@ def _arg(op: str) -> Converter:
         return c.emit(
             op,
             0,
-            axis=c.axis(c.attr("axis", 0)),
+            axis=axis_of(c, c.attr("axis", 0)),
             keepdims=bool(c.attr("keepdims", 1)),
             select_last=bool(c.attr("select_last_index", 0)),
         )
@@ -41,7 +41,7 @@ def _cumulative(op: str) -> Converter:
         }
         axis = c.known(1)
         if axis is not None and isinstance(axis[0], int):
-            return c.emit(op, 0, axis=c.axis(axis[0]), **flags)
+            return c.emit(op, 0, axis=axis_of(c, axis[0]), **flags)
         bound = {"axis": c.reshape(1, ())}
         rank = c.type(0).rank
         return c.b.dynamic(op, [c.input(0)], static=flags, bound=bound, dtypes=[c.dtype(0)], rank=rank)[0]
@@ -52,7 +52,7 @@ def _cumulative(op: str) -> Converter:
 def _topk(c: NodeContext) -> Sequence[str]:
     """TopK: k is an attribute in opset 1, then an input."""
     settings = {
-        "axis": c.axis(c.attr("axis", -1)),
+        "axis": axis_of(c, c.attr("axis", -1)),
         "largest": bool(c.attr("largest", 1)),
         "sorted": bool(c.attr("sorted", 1)),
     }
@@ -61,7 +61,7 @@ def _topk(c: NodeContext) -> Sequence[str]:
     except RunTime:
         bound = {"k": c.reshape(1, ())}
         dtypes = [c.dtype(0), "int64"]
-        return c.b.dynamic("topk", [c.input(0)], static=settings, bound=bound, dtypes=dtypes, rank=c.rank())
+        return c.b.dynamic("topk", [c.input(0)], static=settings, bound=bound, dtypes=dtypes, rank=c.type(0).rank)
     if k is None:
         raise c.refuse("its k is missing")
     return c.emit_many("topk", 0, k=k[0], **settings)
@@ -75,7 +75,7 @@ def _softmax(op: str) -> Converter:
             axis = c.attr("axis", -1)
             if op == "softmax" and c.ranked() and c.axis(axis) == c.rank() - 1:
                 return softmax(c, c.input(0))
-            return c.emit(op, 0, axis=axis if not c.ranked() else c.axis(axis))
+            return c.emit(op, 0, axis=axis_of(c, axis))
         axis = c.axis(c.attr("axis", 1))
         shape = c.shape()
         if axis == len(shape) - 1:

@@ -123,6 +123,8 @@ def _unsqueeze(c: NodeContext) -> str:
 
 def _transpose(c: NodeContext) -> str:
     given = c.attr("perm")
+    if given is not None and not c.ranked():
+        return c.emit("permute_dims", 0, axes=given)
     rank = c.rank()
     axes = tuple(reversed(range(rank))) if given is None else tuple(c.axis(a) for a in given)
     return c.input(0) if axes == tuple(range(rank)) else c.emit("permute_dims", 0, axes=axes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hcomp.capture.context import Converter, NodeContext, RunTime
+from hcomp.capture.onnx_ops.math_common import axis_of
 from hcomp.capture.onnx_ops.shape import whole_numbers
 from hcomp.dims import DimLike, ceildiv, dim_max, dim_min, lower_bound
 
@@ -16,12 +17,12 @@ def _concat(c: NodeContext) -> str:
     axis = c.attr("axis", 1) if c.opset < 4 else c.required("axis")
     if len(c.inputs) == 1:
         return c.input(0)
-    return c.b.emit("concat", *c.inputs, axis=c.axis(axis) if c.ranked() else axis)
+    return c.b.emit("concat", *c.inputs, axis=axis_of(c, axis))
 
 
 def _split(c: NodeContext) -> Sequence[str]:
     """Split: by sizes, or evenly into as many parts as there are outputs."""
-    axis = c.axis(c.attr("axis", 0))
+    axis = axis_of(c, c.attr("axis", 0))
     count = len(c.node.output)
     parts = c.attr("num_outputs", count)
     if parts != count:
@@ -30,7 +31,9 @@ def _split(c: NodeContext) -> Sequence[str]:
         sizes = c.ints(1, "split")
     except RunTime:
         bound, dtypes = {"sizes": c.input(1)}, [c.dtype(0)] * count
-        return c.b.dynamic("split", [c.input(0)], static={"axis": axis}, bound=bound, dtypes=dtypes, rank=c.rank())
+        return c.b.dynamic(
+            "split", [c.input(0)], static={"axis": axis}, bound=bound, dtypes=dtypes, rank=c.type(0).rank
+        )
     if sizes is None:
         whole = c.shape()[axis]
         each = ceildiv(whole, count)
