@@ -63,6 +63,13 @@ def _element(context: Infer) -> Type:
     return held.element
 
 
+def _present(context: Infer) -> Type:
+    held = context.types[0]
+    if held is None:
+        raise context.error("input 0 is missing")
+    return held
+
+
 def _loose(value: Type | None) -> Type:
     """Return `value` with its shape forgotten: elements of a sequence differ in shape."""
     if isinstance(value, TensorType):
@@ -81,7 +88,7 @@ LIST_RULES: dict[str, Callable[[Infer], Any]] = {
     "sequence_length": lambda c: TensorType("int64", ()),
     "sequence_concat": lambda c: _loose(_element(c)),
     "split_to_sequence": lambda c: SequenceType(_loose(c.types[0])),
-    "optional": lambda c: OptionalType(c.types[0]),
+    "optional": lambda c: OptionalType(_present(c)),
     "optional_empty": lambda c: OptionalType(SequenceType(TensorType(c.attrs["dtype"], None))
                                              if c.attrs["sequence"] else TensorType(c.attrs["dtype"], None)),
     "optional_get": lambda c: _element(c) if isinstance(c.types[0], OptionalType) else c.types[0],

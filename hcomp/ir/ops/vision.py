@@ -54,7 +54,7 @@ def _stft(context: Infer) -> Shape:
 def _affine_grid(context: Infer) -> Shape:
     theta = context.shape(0)
     rank = theta[1]
-    if rank not in (2, 3):
+    if not isinstance(rank, int) or rank not in (2, 3):
         raise context.error(f"affine maps are of rank 2 or 3, found {rank}")
     return (theta[0], *(context.fresh("grid") for _ in range(rank)), rank)
 
