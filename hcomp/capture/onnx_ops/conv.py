@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,23 @@ class Window:
     def attrs(self) -> dict[str, tuple[DimLike, ...]]:
         """Return the attributes that convolution and pooling nodes share."""
         return {"strides": self.strides, "dilation": self.dilation, "padding": self.padding}
+
+
+def of_rank(rank: Callable[[NodeContext], int], converter: Converter) -> Converter:
+    """Return a converter whose data, where its rank comes at run time, has the rank that the node needs.
+
+    Branches of an If may differ in rank; what reads their result says which one it must be.
+    """
+
+    def convert(c: NodeContext) -> str | Sequence[str]:
+        if not c.ranked(0):
+            wanted = rank(c)
+            # Every size is kept, so that any other rank is an error of the run.
+            data = c.emit("onnx_reshape", 0, c.tensor([0] * wanted, "int64"), rank=wanted)
+            c.inputs = (data, *c.inputs[1:])
+        return converter(c)
+
+    return convert
 
 
 def halves(total: DimLike, mode: str) -> tuple[DimLike, DimLike]:
@@ -144,4 +161,8 @@ def _col2im(c: NodeContext) -> str:
     return c.reshape(y, (batch, channels, *image))
 
 
-CONV: dict[str, Converter] = {"Conv": _conv, "ConvTranspose": _conv_transpose, "Col2Im": _col2im}
+CONV: dict[str, Converter] = {
+    "Conv": of_rank(lambda c: c.rank(1), _conv),
+    "ConvTranspose": of_rank(lambda c: c.rank(1), _conv_transpose),
+    "Col2Im": of_rank(lambda c: 3, _col2im),
+}

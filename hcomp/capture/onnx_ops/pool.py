@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from hcomp.capture.context import Converter, NodeContext
-from hcomp.capture.onnx_ops.conv import Window, window_of
+from hcomp.capture.onnx_ops.conv import Window, of_rank, window_of
 from hcomp.capture.onnx_ops.math_common import like, lowest, wide
 from hcomp.capture.onnx_ops.reduce_scan import product
 from hcomp.dims import DimLike, ceildiv, dim_min, floordiv
@@ -183,10 +183,14 @@ def _max_unpool(c: NodeContext) -> str:
     return c.emit("onnx_pad", image, pads, rank=len(shape))
 
 
+def _kernel_rank(c: NodeContext) -> int:
+    return len(c.required("kernel_shape")) + 2
+
+
 POOL: dict[str, Converter] = {
-    "AveragePool": _average_pool,
-    "MaxPool": _max_pool,
-    "LpPool": _lp_pool,
+    "AveragePool": of_rank(_kernel_rank, _average_pool),
+    "MaxPool": of_rank(_kernel_rank, _max_pool),
+    "LpPool": of_rank(_kernel_rank, _lp_pool),
     "GlobalAveragePool": _global_average_pool,
     "GlobalMaxPool": _global_max_pool,
     "GlobalLpPool": _global_lp_pool,
