@@ -105,8 +105,8 @@ def _evaluated(node: Node, edit: Editor) -> tuple[str, ...] | None:
         return None
     try:
         result = REFERENCE[node.op](*arrays, **node.attrs)
-    except RunError:
-        return None
+    except (RunError, ValueError, IndexError, ArithmeticError):
+        return None  # what numpy raises on values that do not fit
     found = result if isinstance(result, tuple) else (result,)
     if not all(isinstance(array, np.ndarray) for array in found):
         return None

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcomp.ir.graph import Constant, Graph, Node
+from hcomp.ir.ops import OPS, host
 from hcomp.ir.printer import attribute_text
 from hcomp.ir.rewrite import Editor, rewrite
 from hcomp.passes.base import Pass
 
-RANDOM = ("random_normal", "random_uniform", "bernoulli", "multinomial")
+RANDOM = frozenset(name for name, row in OPS.items() if row.host_only == host.RANDOM)
 """Two draws are not one draw."""
 
 
