@@ -2,5 +2,6 @@
 
 from hcomp.targets.cpu.heavy.conv import emit_conv
 from hcomp.targets.cpu.heavy.matmul import emit_matmul
+from hcomp.targets.cpu.heavy.recurrent import Recurrence, emit_gru, emit_lstm, emit_rnn
 
-__all__ = ["emit_conv", "emit_matmul"]
+__all__ = ["Recurrence", "emit_conv", "emit_gru", "emit_lstm", "emit_matmul", "emit_rnn"]

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
+import tvm_ffi
+
 from hcomp.targets.cpu.schedule.conv_shape import CONV
 from hcomp.targets.cpu.schedule.maps import cost_of
-from hcomp.targets.cpu.schedule.nest import loads, used_vars
+from hcomp.targets.cpu.schedule.nest import as_int, loads, used_vars
 from hcomp.targets.cpu.schedule.stages import Stage, consumers, root_block, stages
 
 _EXPENSIVE = 8
@@ -53,6 +56,8 @@ def _plain(stage: Stage) -> bool:
 def _affordable(stage: Stage, readers: list[Stage], cost: int) -> bool:
     if cost < _EXPENSIVE and len(readers) == 1 and readers[0].is_map:
         return True
+    if cost >= _EXPENSIVE and len(readers) > 1 and any(r.reduced for r in readers):
+        return False
     uses = 0
     for reader in readers:
         reads = [
@@ -60,11 +65,24 @@ def _affordable(stage: Stage, readers: list[Stage], cost: int) -> bool:
             if item.source.same_as(stage.store.buffer)
         ]
         uses += len(reads)
-        if reader.reduced and cost >= _EXPENSIVE and any(_reread(reader, item) for item in reads):
+        guarded = cost >= _EXPENSIVE or _has_condition(stage)
+        if reader.reduced and guarded and any(_reread(reader, item) for item in reads):
             return False
         if reader.reduced and uses * cost > _LARGE:
             return False
     return uses == 1 or cost * uses <= _LARGE
+
+
+def _has_condition(stage: Stage) -> bool:
+    """Return whether the stage chooses (padding): a branch has no place in a hot loop."""
+    found = False
+
+    def look(call: Any) -> None:
+        nonlocal found
+        found = found or "if_then_else" in str(call.op)
+
+    tvm_ffi.structural_walk(stage.store.value, (tvm.ir.Call, look))
+    return found
 
 
 def _reread(reader: Stage, item: Any) -> bool:
@@ -73,4 +91,6 @@ def _reread(reader: Stage, item: Any) -> bool:
     used: set[Any] = set()
     for index in item.indices:
         used |= used_vars(index, variables)
-    return len(used) < len(variables)
+    wide = [v for v in variables if as_int(reader.extents[v]) != 1]
+    dims = [d for d in item.source.shape if as_int(d) != 1]
+    return len(used) < len(variables) or len(dims) < len(wide)

@@ -10,15 +10,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tvm.s_tir.schedule.schedule import ScheduleError
+
 from hcomp.targets.cpu.schedule.maps import _adjacent, worth_threads
 from hcomp.targets.cpu.schedule.nest import as_int, loads
 from hcomp.targets.cpu.schedule.stages import REDUCTION, Stage
 
 _ROW = 256
+PLANE_AXES = 2
+"""Leading axes (image, channel) that pooling takes one by one."""
 
 
-def schedule_reduction(sch: Any, block: Any, stage: Stage) -> None:
-    """Order, merge and parallelise the loops of one reduction stage, in place."""
+def schedule_reduction(
+    sch: Any, block: Any, stage: Stage, producers: Sequence[Any] = ()
+) -> None:
+    """Order, merge and parallelise the loops of one reduction stage, in place.
+
+    Args:
+        sch: the schedule that holds the function.
+        block: the stage's block in `sch`.
+        stage: the same block as read before scheduling.
+        producers: blocks that only this stage reads (a padded image): computed plane by plane when
+            the form allows it, otherwise left where they are.
+    """
     loops = list(sch.get_loops(block))
     kinds = [int(v.iter_type) == REDUCTION for v in stage.block.iter_vars]
     if len(kinds) != len(loops):
@@ -31,7 +45,17 @@ def schedule_reduction(sch: Any, block: Any, stage: Stage) -> None:
     if inner is None or inner in reduced or stage.store is None:
         _reduce_innermost(sch, block, stage, loops, kept, reduced, parallel=parallel)
     else:
+        if producers and keeps_innermost(stage):
+            _by_planes(sch, block, loops, kept, reduced, producers, parallel=parallel)
+            return
         _keep_innermost(sch, block, stage, loops, kept, reduced, inner, parallel=parallel)
+
+
+def keeps_innermost(stage: Stage) -> bool:
+    """Return whether the stage pools over planes: more kept axes, the last one contiguous."""
+    variables = [v.var for v in stage.block.iter_vars]
+    kept = [k for k, v in enumerate(stage.block.iter_vars) if int(v.iter_type) != REDUCTION]
+    return len(kept) > PLANE_AXES and _contiguous(stage, variables) == kept[-1]
 
 
 def _reduce_innermost(
@@ -76,6 +100,40 @@ def _keep_innermost(
     if outer and parallel:
         sch.parallel(sch.fuse(*outer) if len(outer) > 1 else outer[0])
     sch.decompose_reduction(block, loops[reduced[0]])
+
+
+def _by_planes(
+    sch: Any,
+    block: Any,
+    loops: Sequence[Any],
+    kept: Sequence[int],
+    reduced: Sequence[int],
+    producers: Sequence[Any],
+    *,
+    parallel: bool,
+) -> None:
+    """Pooling: one (image, channel) plane after the other, with its padded copy in cache."""
+    outer = [loops[k] for k in kept[:PLANE_AXES]]
+    rows = [loops[k] for k in kept[PLANE_AXES:-1]]
+    sch.reorder(*outer, *rows, *[loops[k] for k in reduced], loops[kept[-1]])
+    plane = sch.fuse(*outer)
+    if parallel:
+        sch.parallel(plane)
+    for producer in producers:
+        sch.compute_at(producer, plane, preserve_unit_loops=True)
+        _fill_then_copy(sch, producer)
+    sch.decompose_reduction(block, loops[reduced[0]])
+
+
+def _fill_then_copy(sch: Any, producer: Any) -> None:
+    """Split a padded copy into a constant fill and a copy without conditions.
+
+    A producer that is no padding (some other choice of values) stays one loop with its condition.
+    """
+    try:
+        sch.decompose_padding(producer, sch.get_loops(producer)[1])
+    except ScheduleError:
+        return
 
 
 def _contiguous(stage: Stage, variables: Sequence[Any]) -> int | None:

@@ -6,7 +6,7 @@ matches everything that TVM can schedule at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,11 @@ from hcomp.targets.cpu.schedule.gemm import emit_contraction
 from hcomp.targets.cpu.schedule.inline import inline_maps
 from hcomp.targets.cpu.schedule.maps import schedule_map
 from hcomp.targets.cpu.schedule.nest import loads
-from hcomp.targets.cpu.schedule.reductions import schedule_reduction
+from hcomp.targets.cpu.schedule.reductions import (
+    PLANE_AXES,
+    keeps_innermost,
+    schedule_reduction,
+)
 from hcomp.targets.cpu.schedule.rowwise import match_rowwise, schedule_rowwise
 from hcomp.targets.cpu.schedule.stages import (
     Stage,
@@ -128,8 +132,11 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
             continue
         block = sch.get_sblock(str(stage.block.name_hint))
         if stage.reduced:
-            schedule_reduction(sch, block, stage)
-        elif stage.is_map:
+            pools = stage.store is not None and keeps_innermost(stage)
+            own = _own_producers(before, number, heavy) if pools else []
+            planes = [sch.get_sblock(str(before[n].block.name_hint)) for n in own]
+            schedule_reduction(sch, block, stage, planes)
+        elif stage.is_map and not _feeds_pooling(before, number, heavy):
             schedule_map(sch, block, stage)
     result = _finished(sch, func)
     if not heavy:
@@ -144,6 +151,29 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
         if fused[number].last is not None:
             dropped.append(found.stage.store.buffer)
     return replace_stages(result, replaced, dropped)
+
+
+def _own_producers(all_stages: list[Stage], number: int, heavy: Container[int]) -> list[int]:
+    """Return the map stages that only reduction `number` reads."""
+    return [
+        n
+        for n, stage in enumerate(all_stages[:number])
+        if stage.is_map
+        and n not in heavy
+        and consumers(all_stages, stage.store.buffer) == [number]
+        and len(stage.spatial) > PLANE_AXES
+    ]
+
+
+def _feeds_pooling(all_stages: list[Stage], number: int, heavy: Container[int]) -> bool:
+    """Return whether the map stage is scheduled together with the reduction that reads it."""
+    readers = consumers(all_stages, all_stages[number].store.buffer)
+    if len(readers) != 1 or readers[0] in heavy:
+        return False
+    reader = all_stages[readers[0]]
+    return reader.is_reduction and number in _own_producers(all_stages, readers[0], heavy) and (
+        keeps_innermost(reader)
+    )
 
 
 def _heavy(stage: Stage) -> Convolution | Contraction | None:

@@ -21,7 +21,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.prim.expr import EQ, NE, Let
 
-from hcomp.targets.cpu.schedule.nest import buffer, load, seq, store
+from hcomp.targets.cpu.schedule.nest import VECTORIZED, buffer, load, seq, store
 
 Expr = Any
 
@@ -78,13 +78,37 @@ _LN2 = 0.6931471805599453
 
 def vectorise_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return `func` with its elementary functions on small floats replaced by arithmetic."""
-    stores = tvm_ffi.structural_map(func.body, (tirx.BufferStore, _expanded_store))
+    entries = [(tirx.For, _expanded_loop), (tirx.BufferStore, _expanded_store)]
+    stores = tvm_ffi.structural_map(func.body, entries, order="pre")
     body = tvm_ffi.structural_map(stores, (tvm.ir.Call, _expanded_call))
     return func if body.same_as(func.body) else func.with_body(body)
 
 
+def _expanded_loop(node: Any) -> Any:
+    """Return a vector loop with the stores in it expanded: its cells have one element a lane."""
+    if int(node.kind) != VECTORIZED:
+        return node
+    names = _Names(node.loop_var, int(node.extent.value))
+
+    def visit(inner: Any) -> Any:
+        return _expanded_into(inner, names)
+
+    body = tvm_ffi.structural_map(node.body, (tirx.BufferStore, visit))
+    if body.same_as(node.body):
+        return node
+    changed = tirx.For(node.loop_var, node.min, node.extent, node.kind, body)
+    return tirx.SeqStmt([*names.cells, changed])
+
+
 def _expanded_store(node: Any) -> Any:
-    """Return the store with its functions expanded, shared values bound before it.
+    """Return a store outside vector loops with its functions expanded."""
+    names = _Names()
+    changed = _expanded_into(node, names)
+    return node if changed is node else seq([*names.cells, changed])
+
+
+def _expanded_into(node: Any, names: _Names) -> Any:
+    """Return the store with its functions expanded, shared values stored before it.
 
     Values under a condition stay where they are: computing them earlier could read out of bounds.
     """
@@ -97,7 +121,6 @@ def _expanded_store(node: Any) -> Any:
     tvm_ffi.structural_walk(node.value, (tvm.ir.Call, look))
     if guarded:
         return node
-    names = _Names()
 
     def visit(call: Any) -> Any:
         return _expanded(call, names)
@@ -105,7 +128,8 @@ def _expanded_store(node: Any) -> Any:
     value = tvm_ffi.structural_map(node.value, (tvm.ir.Call, visit))
     if value.same_as(node.value):
         return node
-    return seq([*names.statements, tirx.BufferStore(node.buffer, value, node.indices)])
+    before, names.statements = names.statements, []
+    return seq([*before, tirx.BufferStore(node.buffer, value, node.indices)])
 
 
 def _expanded_call(call: Any) -> Any:
@@ -141,14 +165,17 @@ class _Names:
     `(x + 1) - 1` and grows long formulas without limit. LLVM turns cells into registers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Any = 0, lanes: int = 1) -> None:
+        self.lane, self.lanes = lane, lanes
+        self.cells: list[Any] = []
         self.statements: list[Any] = []
 
     def __call__(self, value: Expr) -> Any:
         """Return the name of `value`."""
-        cell = buffer("t", [1], str(value.ty.dtype))
-        self.statements.extend([tirx.AllocBuffer(cell), store(cell, value, 0)])
-        return load(cell, 0)
+        cell = buffer("t", [self.lanes], str(value.ty.dtype))
+        self.cells.append(tirx.AllocBuffer(cell))
+        self.statements.append(store(cell, value, self.lane))
+        return load(cell, self.lane)
 
 
 class _Lets(_Names):
