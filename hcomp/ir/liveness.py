@@ -30,6 +30,20 @@ def without_dead(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(reversed(nodes)), constants=constants)
 
 
+def dependencies(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """Return for each node the indices of the nodes that must run before it, ascending.
+
+    These make its inputs, or the value whose shape first tells a size that the node needs.
+    """
+    maker = {v.name: i for i, node in enumerate(graph.nodes) for v in node.outputs}
+    sources = _sources(graph)
+    found = []
+    for i, node in enumerate(graph.nodes):
+        read = {*node.used_inputs, *(sources[s] for s in needed_symbols(node) if s in sources)}
+        found.append(tuple(sorted({maker[name] for name in read if name in maker} - {i})))
+    return tuple(found)
+
+
 def needed_symbols(node: Node) -> set[str]:
     """Return the symbols in a node's attributes, types and subgraphs that it does not introduce."""
     found = set(symbols_of(tuple(node.attrs.values())))

@@ -9,8 +9,10 @@ stand close together, which makes a whole clustering nearly linear.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from hcomp.ir.graph import Graph
+from hcomp.ir.liveness import dependencies
 
 
 class Quotient:
@@ -18,7 +20,8 @@ class Quotient:
 
     Attributes:
         members: node indices by group, ascending.
-        after, before: the groups that read from a group, and that it reads from.
+        after, before: the groups that depend on a group (on its values, or on a size that only
+            one of them has), and those that it depends on.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -29,12 +32,10 @@ class Quotient:
         self._group = list(range(count))
         self._order = list(range(count))
         self._place = list(range(count))
-        index = {v.name: i for i, node in enumerate(graph.nodes) for v in node.outputs}
-        for i, node in enumerate(graph.nodes):
-            for name in node.used_inputs:
-                if name in index:
-                    self.after[index[name]].add(i)
-                    self.before[i].add(index[name])
+        for i, makers in enumerate(dependencies(graph)):
+            self.before[i].update(makers)
+            for maker in makers:
+                self.after[maker].add(i)
 
     def group(self, node: int) -> int:
         """Return the group that the node with this index is in."""
@@ -110,14 +111,10 @@ class Quotient:
 
 def is_acyclic(graph: Graph, groups: Sequence[Sequence[int]]) -> bool:
     """Say whether groups of a graph's nodes can run one after another, each as a whole."""
-    from graphlib import CycleError, TopologicalSorter
-
     group = {node: g for g, nodes in enumerate(groups) for node in nodes}
-    maker = {v.name: i for i, node in enumerate(graph.nodes) for v in node.outputs}
     sorter: TopologicalSorter[int] = TopologicalSorter()
-    for i, node in enumerate(graph.nodes):
-        makers = {group[maker[name]] for name in node.used_inputs if name in maker}
-        sorter.add(group[i], *(makers - {group[i]}))
+    for i, makers in enumerate(dependencies(graph)):
+        sorter.add(group[i], *({group[maker] for maker in makers} - {group[i]}))
     try:
         sorter.prepare()
     except CycleError:
