@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -93,13 +94,21 @@ def _output_types(payload: bytes, origin: Origin, reason: str) -> list[Type]:
     try:
         session = onnxruntime.InferenceSession(payload, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises many kinds; each means that it refuses the node
-        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        cause = runtime_error_text(error)
         domain = origin.domain or "ai.onnx"
         raise CaptureError(
             f"node {origin.name!r}: no engine runs the operator {origin.op!r} of the domain {domain!r}:"
-            f" {reason}, and ONNX Runtime refuses it ({cause[:200]})"
+            f" {reason}, and ONNX Runtime refuses it ({cause})"
         ) from None
     return [_type_from_text(o.type, o.shape) for o in session.get_outputs()]
+
+
+def runtime_error_text(error: Exception) -> str:
+    """Return what ONNX Runtime says in one line, without its codes and source positions."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |This is an invalid model\. (In Node, )?", "", text)
+    text = re.sub(r"/\S+\.(cc|h):\d+ ", "", text)
+    return text if len(text) <= 240 else f"{text[:237]}..."
 
 
 _RUNTIME_NAMES = {

@@ -9,6 +9,7 @@ import onnx
 import onnx.inliner
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
+from hcomp.capture.order import sort_nodes, subgraphs
 from hcomp.errors import CaptureError
 
 MAX_ROUNDS = 8
@@ -19,14 +20,17 @@ def normalize(model: ModelProto) -> ModelProto:
     """Return the model with its functions, and the schema functions that hcomp lacks, inlined.
 
     Raises:
-        CaptureError: functions call each other in a circle, or a value is defined twice.
+        CaptureError: functions call each other in a circle, nodes form a cycle, or a value is
+            defined twice.
     """
     if model.functions:
         _refuse_recursion(model)
         model = _inline(lambda: onnx.inliner.inline_local_functions(model))
     model = _expand_schema_functions(model)
     _densify(model.graph)
-    _check_names(model.graph, frozenset())
+    _check_names(model.graph)
+    _check_outputs(model.graph)
+    sort_nodes(model.graph)
     return model
 
 
@@ -134,7 +138,7 @@ def _densify(graph: GraphProto) -> None:
                 _densify(attribute.g)
 
 
-def _check_names(graph: GraphProto, outside: frozenset[str]) -> None:
+def _check_names(graph: GraphProto) -> None:
     """Refuse a value that is defined twice: which one is meant would depend on the reader."""
     given = {t.name for t in graph.initializer}
     defined: set[str] = set()
@@ -147,3 +151,13 @@ def _check_names(graph: GraphProto, outside: frozenset[str]) -> None:
             if name and name in defined:
                 raise CaptureError(f"the value {name!r} is defined twice, again by node {node.name or node.op_type!r}")
             defined.add(name)
+        for inner in subgraphs(node):
+            _check_names(inner)
+
+
+def _check_outputs(graph: GraphProto) -> None:
+    seen: set[str] = set()
+    for output in graph.output:
+        if output.name in seen:
+            raise CaptureError(f"the output {output.name!r} is listed twice")
+        seen.add(output.name)

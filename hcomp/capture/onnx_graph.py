@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from hcomp.capture.check_node import check_node, check_sizes
 from hcomp.capture.context import NodeContext, Refused, RunTime
 from hcomp.capture.extern import ExternContext, emit_extern
 from hcomp.capture.onnx_types import Symbols, to_array, value_type
 from hcomp.dims import symbols_of
-from hcomp.errors import CaptureError
+from hcomp.errors import CaptureError, HcompError
 from hcomp.ir.builder import GraphBuilder, Names
 from hcomp.ir.graph import Graph, Origin
 from hcomp.ir.ops import TypeRuleError
@@ -125,7 +127,11 @@ def capture_graph(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Cap
             continue  # an initializer that is listed as an input too (IR version 3): a constant
         if not info.type.WhichOneof("value"):
             raise CaptureError(f"the input {info.name!r} has no type")
-        declared = value_type(info.type, scope.symbols)
+        try:
+            declared = value_type(info.type, scope.symbols)
+            check_sizes([declared])
+        except CaptureError as error:
+            raise CaptureError(f"the input {info.name!r}: {error}") from None
         if info.name in shapes:
             declared = _with_shape(info.name, declared, shapes[info.name])
         scope.values[info.name] = builder.input(info.name, declared)
@@ -173,23 +179,48 @@ def convert_body(scope: Scope, graph: GraphProto) -> None:
 
 def _convert_node(scope: Scope, node: NodeProto, origin: Origin) -> None:
     try:
-        inputs = [scope.find(i) for i in node.input]
+        names = _node_outputs(scope, node, origin)
     except CaptureError as error:
-        raise CaptureError(f"node {origin}: {error}") from None
-    opset = next((o.version for o in scope.model.opset_import if _domain(o.domain) == origin.domain), 1)
-    context = NodeContext(node, inputs, scope, opset)
-    try:
-        outputs = _call_converter(context, origin)
-    except (Refused, RunTime, TypeRuleError) as refusal:
-        logger.debug("extern: %s: %s", origin, refusal)
-        outputs = emit_extern(ExternContext(scope.model, scope.builder), context, origin, str(refusal))
-    names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        # Those of nodes inside of subgraphs name their node already.
+        text = str(error)
+        raise CaptureError(text if text.startswith("node ") else f"node {origin}: {text}") from error
+    except MemoryError:
+        raise CaptureError(f"node {origin}: its result does not fit into the memory") from None
     for onnx_name, value in zip(node.output, names, strict=False):
         if onnx_name and value:
             scope.values[onnx_name] = value
     missing = [o for o in node.output[len(names) :] if o]
     if missing:
         raise CaptureError(f"node {origin}: no value was made for its output {missing[0]!r}")
+
+
+def _node_outputs(scope: Scope, node: NodeProto, origin: Origin) -> Sequence[str]:
+    """Return the values that a node's converter gives, or those of an extern node where it refuses."""
+    inputs = [scope.find(i) for i in node.input]
+    opset = next((o.version for o in scope.model.opset_import if _domain(o.domain) == origin.domain), 1)
+    check_node(node, [scope.builder.types[i] if i else None for i in inputs], opset, origin.domain)
+    context = NodeContext(node, inputs, scope, opset)
+    before = len(scope.builder.types)
+    try:
+        outputs = _call_converter(context, origin)
+        check_sizes(islice(scope.builder.types.values(), before, None))
+    except (Refused, RunTime, TypeRuleError) as refusal:
+        reason = str(refusal)
+    except (HcompError, MemoryError):
+        raise
+    except Exception as error:
+        # What a converter did not foresee is a refusal like any other: ONNX Runtime judges whether
+        # the node is sound, and reports name the reason.
+        logger.debug("node %s: its converter failed", origin, exc_info=True)
+        text = " ".join(str(error).split())[:200]
+        reason = f"its converter failed with {type(error).__name__}: {text}"
+    else:
+        return (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    logger.debug("extern: %s: %s", origin, reason)
+    before = len(scope.builder.types)
+    made = emit_extern(ExternContext(scope.model, scope.builder), context, origin, reason)
+    check_sizes(islice(scope.builder.types.values(), before, None))
+    return made
 
 
 def _domain(name: str) -> str:

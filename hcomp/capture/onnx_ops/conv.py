@@ -11,6 +11,7 @@ from hcomp.capture.context import Converter, NodeContext
 from hcomp.capture.onnx_ops.reduce_scan import product
 from hcomp.capture.onnx_ops.shape import length, whole_numbers
 from hcomp.dims import Dim, DimLike, ceildiv, dim_max, floordiv
+from hcomp.errors import CaptureError
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,23 @@ def with_bias(c: NodeContext, y: str, index: int) -> str:
     return c.emit("add", y, c.reshape(index, bias + (1,) * (c.rank(y) - 2)))
 
 
+def shape_text(sizes: Sequence[DimLike]) -> str:
+    """Return sizes as errors print them: "[3,N]"."""
+    return f"[{','.join(str(s) for s in sizes)}]"
+
+
+def _kernel(c: NodeContext, sizes: Sequence[DimLike]) -> tuple[DimLike, ...]:
+    """Return the kernel's sizes: those of the weight, which the attribute may only repeat."""
+    given = tuple(c.attr("kernel_shape", tuple(sizes)))
+    differ = any(isinstance(s, int) and s != g for s, g in zip(sizes, given, strict=False))
+    if len(given) != len(sizes) or differ:
+        raise CaptureError(f"its kernel_shape is {shape_text(given)}, but its weight has {shape_text(sizes)}")
+    return given
+
+
 def _conv(c: NodeContext) -> str:
     x, w = c.shape(0), c.shape(1)
-    kernel = c.attr("kernel_shape", w[2:])
-    window = window_of(c, x[2:], kernel)
+    window = window_of(c, x[2:], _kernel(c, w[2:]))
     y = c.emit("conv", 0, 1, groups=c.attr("group", 1), **window.attrs())
     return with_bias(c, y, 2)
 
@@ -98,7 +112,7 @@ def _conv_transpose(c: NodeContext) -> str:
     """ConvTranspose: with output_shape or SAME the padding follows from the output's size."""
     sizes, w = c.shape(0)[2:], c.shape(1)
     n = len(sizes)
-    kernel = tuple(c.attr("kernel_shape", w[2:]))
+    kernel = _kernel(c, w[2:])
     strides = tuple(c.attr("strides", (1,) * n))
     dilation = tuple(c.attr("dilations", (1,) * n))
     extra: tuple[DimLike, ...] = tuple(c.attr("output_padding", (0,) * n))

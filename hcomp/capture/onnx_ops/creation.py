@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,12 @@ from hcomp.capture.onnx_ops.math_common import like
 from hcomp.capture.onnx_ops.shape import length
 from hcomp.capture.onnx_types import element_type, to_array
 from hcomp.dims import ceildiv, dim_max
+from hcomp.errors import CaptureError
+
+MAX_DENSE = 1 << 32
+"""Bytes of a sparse constant that is written out."""
+MAX_RANGE = 1 << 16
+"""Longer ranges are made at run time."""
 
 
 def _constant(c: NodeContext) -> str:
@@ -27,6 +34,8 @@ def _constant(c: NodeContext) -> str:
 def _dense(sparse: Any) -> Any:
     """Return a SparseTensorProto as a dense array."""
     values, indices = to_array(sparse.values), to_array(sparse.indices)
+    if prod(sparse.dims) * values.itemsize > MAX_DENSE:
+        raise CaptureError(f"its sparse value of shape {list(sparse.dims)} is too large")
     result = np.zeros(tuple(sparse.dims), values.dtype)
     if indices.ndim == 1:
         result.reshape(-1)[indices] = values
@@ -75,6 +84,11 @@ def _range(c: NodeContext) -> str:
     if all(n is not None for n in numbers):
         from hcomp.reference.onnx_host import onnx_range
 
+        first, last, by = (n.item() for n in numbers if n is not None)
+        if by == 0:
+            raise c.refuse("its step is 0")
+        if (count := ceil((last - first) / by)) > MAX_RANGE:
+            return c.emit("arange", size=count, start=first, step=by, dtype=dtype)
         made: Any = onnx_range(*(n for n in numbers if n is not None))
         return c.b.constant(made, c.node.output[0])
     known = [c.known(i) for i in range(3)]

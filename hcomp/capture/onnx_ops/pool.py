@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from hcomp.capture.onnx_ops.conv import Window, of_rank, window_of
 from hcomp.capture.onnx_ops.math_common import like, lowest, wide
 from hcomp.capture.onnx_ops.reduce_scan import product
 from hcomp.dims import DimLike, ceildiv, dim_min, floordiv
+
+MAX_SHIFTS = 1024
+"""Windows with more places have their maximum found by another engine: the graph would be too long."""
 
 
 def _average_pool(c: NodeContext) -> str:
@@ -40,6 +44,8 @@ def _max_indices(c: NodeContext, window: Window, out: Sequence[DimLike], *, colu
     shape = c.shape()
     n = len(shape) - 2
     kernel = [k for k in window.kernel if isinstance(k, int)]
+    if prod(kernel) > MAX_SHIFTS:
+        raise c.refuse(f"its window has {prod(kernel)} places, too many to compare one by one")
     padded = _padded_for(c, window, out)
     shifted = []
     for offset in itertools.product(*(range(k) for k in kernel)):
