@@ -7,6 +7,7 @@ from dataclasses import replace
 from hcomp.ir.graph import Graph, Node
 from hcomp.ir.invariants import everywhere
 from hcomp.ir.liveness import introduced_symbols, needed_symbols, without_dead
+from hcomp.ir.types import type_symbols
 from hcomp.ir.verifier import Invariant, Violation
 from hcomp.passes.base import Pass
 
@@ -73,7 +74,9 @@ def _read_inputs(graph: Graph) -> set[int]:
     """Return which inputs a graph reads, or needs for the symbols that only their types give."""
     read = {i for i, value in enumerate(graph.inputs) if value.name in graph.users or value.name in graph.outputs}
     given = set().union(*(introduced_symbols(graph.inputs[i].type) for i in read))
-    missing = set().union(*(needed_symbols(n) for n in graph.nodes)) - given
+    # An input of [2*N] is read with strides of N: its type needs what only another input tells.
+    typed = set().union(*(type_symbols(graph.inputs[i].type) for i in read))
+    missing = typed.union(*(needed_symbols(n) for n in graph.nodes)) - given
     for i, value in enumerate(graph.inputs):
         if i not in read and missing & introduced_symbols(value.type):
             read.add(i)

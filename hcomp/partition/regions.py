@@ -10,23 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hcomp.ir.graph import Graph, Value
+from hcomp.ir.liveness import dependencies
 from hcomp.ir.ops import CONTROL as CONTROL_OPS
 from hcomp.partition.plan import Choice
 
 
 def group_nodes(graph: Graph, choices: Sequence[Choice]) -> list[tuple[int, ...]]:
     """Return the regions as tuples of node indices, in an order in which they can run."""
-    position = {v.name: i for i, node in enumerate(graph.nodes) for v in node.outputs}
     groups: dict[tuple[object, ...], list[int]] = {}
     stage: list[int] = []
-    for index, node in enumerate(graph.nodes):
+    for index, producers in enumerate(dependencies(graph)):
         key = _key(graph, choices, index)
         level = 0
-        for name in node.used_inputs:
-            producer = position.get(name)
-            if producer is not None:
-                same = _key(graph, choices, producer) == key
-                level = max(level, stage[producer] + (0 if same else 1))
+        for producer in producers:
+            same = _key(graph, choices, producer) == key
+            level = max(level, stage[producer] + (0 if same else 1))
         stage.append(level)
         groups.setdefault((level, *key), []).append(index)
     ordered = sorted(groups.items(), key=lambda item: (item[0][0], item[1][0]))
