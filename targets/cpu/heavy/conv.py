@@ -77,12 +77,8 @@ def pack_taps(weight: np.ndarray, shape: ConvShape) -> np.ndarray:
     """Return [O, I, *kernel] as [groups][tiles][I][*kernel][rows], padded with zeros."""
     rows, tiles = shape.rows, shape.tiles
     rank = len(shape.kernel)
-    padded = np.zeros(
-        (shape.groups, tiles * rows, shape.inputs, *shape.kernel), weight.dtype
-    )
-    padded[:, : shape.outputs] = weight.reshape(
-        shape.groups, shape.outputs, shape.inputs, *shape.kernel
-    )
+    padded = np.zeros((shape.groups, tiles * rows, shape.inputs, *shape.kernel), weight.dtype)
+    padded[:, : shape.outputs] = weight.reshape(shape.groups, shape.outputs, shape.inputs, *shape.kernel)
     split = padded.reshape(shape.groups, tiles, rows, shape.inputs, *shape.kernel)
     order = (0, 1, 3, *range(4, 4 + rank), 2)
     return np.ascontiguousarray(split.transpose(order))
@@ -104,10 +100,7 @@ def conv_te(image: te.Tensor, taps: te.Tensor, shape: ConvShape) -> te.Tensor:
     tap = [te.reduce_axis((0, shape.kernel[a]), f"tap{a}") for a in axes]
 
     def element(n: Any, o: Any, *position: Any) -> Any:
-        where = [
-            position[a] * shape.strides[a] + tap[a] * shape.dilation[a] - shape.begin[a]
-            for a in axes
-        ]
+        where = [position[a] * shape.strides[a] + tap[a] * shape.dilation[a] - shape.begin[a] for a in axes]
         group, own = o // shape.outputs, o % shape.outputs
         value = image(n, group * shape.inputs + channel, *where)
         inside = [tirx.all(w >= 0, w < s) for w, s in zip(where, sizes, strict=True)]
@@ -137,6 +130,4 @@ def _plain(
     ops = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
     operator = ops[weight.ndim - 2]
     constant = pack("weight", weight)
-    return bb.emit(
-        operator(x, constant, list(strides), list(padding), list(dilation), groups)
-    )
+    return bb.emit(operator(x, constant, list(strides), list(padding), list(dilation), groups))

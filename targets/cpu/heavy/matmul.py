@@ -13,9 +13,7 @@ from hcomp.targets.cpu.schedule.contraction import PACKED
 Pack = Callable[[str, np.ndarray], relax.Expr]
 
 
-def emit_matmul(
-    bb: relax.BlockBuilder, x: relax.Expr, weight: np.ndarray, pack: Pack, cpu: CpuFeatures
-) -> relax.Expr:
+def emit_matmul(bb: relax.BlockBuilder, x: relax.Expr, weight: np.ndarray, pack: Pack, cpu: CpuFeatures) -> relax.Expr:
     """Return `x @ weight` with the weight in panels of columns.
 
     Args:
@@ -39,16 +37,12 @@ def emit_matmul(
         k = te.reduce_axis((0, depth), "k")
         return te.compute(
             (*a.shape[:-1], width),
-            lambda *i: te.sum(
-                a(*i[:-1], k) * b(i[-1] // columns, k, i[-1] % columns), axis=k
-            ),
+            lambda *i: te.sum(a(*i[:-1], k) * b(i[-1] // columns, k, i[-1] % columns), axis=k),
             name="packed_matmul",
             attrs={PACKED: columns},
         )
 
-    return bb.emit_te(
-        product, x, packed, primfunc_name_hint="packed_matmul", primfunc_attrs={"op_pattern": 4}
-    )
+    return bb.emit_te(product, x, packed, primfunc_name_hint="packed_matmul", primfunc_attrs={"op_pattern": 4})
 
 
 def panel_columns(width: int, cpu: CpuFeatures) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from tvm import relax
@@ -15,7 +14,7 @@ from hcomp.targets.cpu.heavy.activations import Activation, resolve_activations
 from hcomp.targets.cpu.heavy.matmul import Pack, emit_matmul
 from hcomp.targets.cpu.heavy.recurrent_loops import GATES, Cell, recurrent_function
 
-Operand = relax.Expr | np.ndarray
+Operand: TypeAlias = relax.Expr | np.ndarray
 _DEFAULTS = {"lstm": ("Sigmoid", "Tanh", "Tanh"), "gru": ("Sigmoid", "Tanh"), "rnn": ("Tanh",)}
 
 
@@ -140,17 +139,13 @@ class _Inputs:
     @property
     def sizes(self) -> tuple[Any, Any]:
         """The number of steps and sequences."""
-        steps, batch, _ = self.x.ty.shape.values if hasattr(self.x.ty.shape, "values") else (
-            self.x.ty.shape
-        )
+        steps, batch, _ = self.x.ty.shape.values if hasattr(self.x.ty.shape, "values") else (self.x.ty.shape)
         return steps, batch
 
 
 def _emit(kind: str, attributes: Recurrence, inputs: _Inputs) -> tuple[relax.Expr, ...]:
     if inputs.dtype not in ("float32", "float64"):
-        raise CodegenError(
-            f"{kind}: expected float32 or float64, found {inputs.dtype}; cast the input first"
-        )
+        raise CodegenError(f"{kind}: expected float32 or float64, found {inputs.dtype}; cast the input first")
     reversals = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if attributes.direction not in reversals:
         raise CodegenError(f"{kind}: unknown direction {attributes.direction!r}")
@@ -169,15 +164,11 @@ def _emit(kind: str, attributes: Recurrence, inputs: _Inputs) -> tuple[relax.Exp
     return tuple(stacked)
 
 
-def _activations(
-    kind: str, attributes: Recurrence, directions: int
-) -> list[tuple[Activation, ...]]:
+def _activations(kind: str, attributes: Recurrence, directions: int) -> list[tuple[Activation, ...]]:
     names = list(attributes.activations) or list(_DEFAULTS[kind]) * directions
     count = len(_DEFAULTS[kind])
     if len(names) != count * directions:
-        raise CodegenError(
-            f"{kind}: expected {count * directions} activations, found {len(names)}"
-        )
+        raise CodegenError(f"{kind}: expected {count * directions} activations, found {len(names)}")
     found = resolve_activations(names, attributes.activation_alpha, attributes.activation_beta)
     return [found[d * count : (d + 1) * count] for d in range(directions)]
 
@@ -227,9 +218,7 @@ def _direction(
     return [bb.emit(relax.TupleGetItem(call, k)) for k in range(len(results))]
 
 
-def _state(
-    inputs: _Inputs, given: relax.Expr | None, number: int, batch: Any, hidden: int
-) -> relax.Expr:
+def _state(inputs: _Inputs, given: relax.Expr | None, number: int, batch: Any, hidden: int) -> relax.Expr:
     if given is None:
         return inputs.bb.emit(relax.op.zeros((batch, hidden), inputs.dtype))
     return _part(inputs, given, number, "state")
@@ -274,9 +263,7 @@ def _packed_recurrent(cell: Cell, inputs: _Inputs, number: int) -> relax.Expr:
     return bb.emit(relax.op.permute_dims(part, [0, 1, 3, 2]))
 
 
-def _biases(
-    cell: Cell, inputs: _Inputs, number: int
-) -> tuple[relax.Expr | None, relax.Expr | None]:
+def _biases(cell: Cell, inputs: _Inputs, number: int) -> tuple[relax.Expr | None, relax.Expr | None]:
     """Return (bias of the projection [gates * H], recurrent bias of the hidden gate [H])."""
     bb, width, hidden = inputs.bb, cell.columns, cell.hidden
     split = cell.linear_before_reset

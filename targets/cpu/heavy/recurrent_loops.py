@@ -99,9 +99,7 @@ class _Loops:
         gates, panel, panels = GATES[cell.kind], cell.panel(cpu), cell.panels(cpu)
         state = [self.batch, hidden]
         self.padded = panel * panels
-        self.projection = buffer(
-            "projection", [self.steps, self.batch, imm(cell.columns)], dtype
-        )
+        self.projection = buffer("projection", [self.steps, self.batch, imm(cell.columns)], dtype)
         self.weight = buffer("weight", [gates, panels, hidden, panel], dtype)
         self.h0 = buffer("h0", state, dtype)
         self.c0 = buffer("c0", state, dtype)
@@ -234,9 +232,7 @@ class _Loops:
             out.append(loop(imm(cell.hidden), add, "k"))
             for r, v in spots:
                 at = self._gate_at(imm(r), gate) + panel * imm(width) + imm(v * lanes)
-                out.append(
-                    store_vector(self.gates, lanes, load_vector(sums[r], lanes, v * lanes), at)
-                )
+                out.append(store_vector(self.gates, lanes, load_vector(sums[r], lanes, v * lanes), at))
             return seq(out)
 
         return loop(imm(cell.panels(self.cpu)), tile, "panel")
@@ -282,9 +278,7 @@ class _Loops:
         out: list[Stmt] = []
         time = let("time", self._time(step, row), out)
         advance = {"lstm": self._lstm, "gru": self._gru, "rnn": self._rnn}[self.cell.kind]
-        return self._live(
-            step, row, seq([*out, self._units(lambda j: advance(time, row, r, j))])
-        )
+        return self._live(step, row, seq([*out, self._units(lambda j: advance(time, row, r, j))]))
 
     def _pre(self, time: Expr, row: Expr, r: Expr, gate: int, j: Expr) -> Expr:
         return load(self.gates, self._gate_at(r, gate) + j) + self._given(time, row, gate, j)

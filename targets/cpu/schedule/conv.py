@@ -107,9 +107,7 @@ class _Emitter:
         self.sizes = sizes
         self.raw_pitches = [
             ceil_div(size + imm(b + e), s)
-            for size, b, e, s in zip(
-                found.image.shape[2:], shape.begin, shape.end, shape.strides, strict=True
-            )
+            for size, b, e, s in zip(found.image.shape[2:], shape.begin, shape.end, shape.strides, strict=True)
         ]
         self.folded = shape.pointwise and all(as_int(e) is not None for e in sizes)
         self.outputs = [simple(product(outputs))] if self.folded else outputs
@@ -128,9 +126,7 @@ class _Emitter:
         self.chunk_rows = self._chunk_rows()
         inner = imm(1) if self.folded else product(self.raw_pitches[1:])
         longest = simple(imm(self.chunk_rows) * inner)
-        self.raw_sums_pitch = simple(
-            ceil_div(longest, self.width) * imm(self.width) + imm(self.width)
-        )
+        self.raw_sums_pitch = simple(ceil_div(longest, self.width) * imm(self.width) + imm(self.width))
         self.sums_pitch = self._name("sums_pitch", self.raw_sums_pitch)
 
     def _name(self, name: str, value: Expr) -> Expr:
@@ -207,9 +203,7 @@ class _Emitter:
         return seq(
             [
                 *out,
-                loop(
-                    imm(self.channels), lambda c: self._pad(planes, image, first + c, c), "channel"
-                ),
+                loop(imm(self.channels), lambda c: self._pad(planes, image, first + c, c), "channel"),
                 loop(chunks, lambda k: self._chunk(planes, image, group, k, imm(0)), "chunk"),
             ]
         )
@@ -329,9 +323,7 @@ class _Emitter:
                 body.append(store_vector(held[r], lanes, total, v * lanes))
             return body
 
-        out.append(
-            loop(imm(shape.inputs), lambda c: self._over_taps([], lambda t: tap(c, t)), "channel")
-        )
+        out.append(loop(imm(shape.inputs), lambda c: self._over_taps([], lambda t: tap(c, t)), "channel"))
         for r, v in spots:
             done = load_vector(held[r], lanes, v * lanes)
             out.append(store_vector(sums, lanes, done, imm(r) * self.sums_pitch + target + imm(v * lanes)))
@@ -347,9 +339,7 @@ class _Emitter:
             return seq([s for q in range(count) for s in body([*taps, imm(q)])])
         return loop(imm(count), lambda r: self._over_taps([*taps, r], body), "tap")
 
-    def _source(
-        self, planes: Any, group: Expr, channel: Expr, taps: list[Expr], position: Expr
-    ) -> tuple[Any, Expr]:
+    def _source(self, planes: Any, group: Expr, channel: Expr, taps: list[Expr], position: Expr) -> tuple[Any, Expr]:
         """Return the flat buffer, and where in it the input of output `position` at a tap is."""
         shape = self.shape
         own = channel if self.private else group * imm(shape.inputs) + channel
@@ -367,9 +357,7 @@ class _Emitter:
         base = (own * imm(len(self.phases)) + phase) * self.plane + flat + position
         return planes, simple(base)
 
-    def _finish(
-        self, sums: Any, image: Expr, group: Expr, tile: Expr, first: Expr, box: list[Expr]
-    ) -> Stmt:
+    def _finish(self, sums: Any, image: Expr, group: Expr, tile: Expr, first: Expr, box: list[Expr]) -> Stmt:
         """Return the stores of a chunk: every channel of the tile, every position of the box."""
         shape, anchor = self.shape, self.found.stage
         batch, channel_var, *axes = anchor.spatial
@@ -387,6 +375,7 @@ class _Emitter:
                     places = _split(where[0], extents) if self.folded else where
                     here = {**point, **dict(zip(axes, places, strict=True))}
                     return self.epilogue.finish(here, load(sums, r * self.sums_pitch + flat + shift))
+
                 def inside(o: Expr) -> Stmt:
                     return positions([*done, o], flat * self.pitches[axis] + o)
 
@@ -398,9 +387,7 @@ class _Emitter:
 
         whole_tiles = shape.outputs % shape.rows == 0
         count = (
-            imm(shape.rows)
-            if whole_tiles
-            else tirx.min(imm(shape.rows), imm(shape.outputs) - tile * imm(shape.rows))
+            imm(shape.rows) if whole_tiles else tirx.min(imm(shape.rows), imm(shape.outputs) - tile * imm(shape.rows))
         )
         return loop(count, channel, "r")
 

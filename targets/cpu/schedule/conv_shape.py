@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 CONV = "hcomp.conv"
 """Block annotation: the text of a `ConvShape`."""
@@ -43,8 +44,9 @@ class ConvShape:
     @classmethod
     def parse(cls, text: str) -> ConvShape:
         """Return the shape that `text` describes."""
-        fields = json.loads(text)
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+        fields: dict[str, Any] = json.loads(text)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        return cls(**values)
 
     @property
     def tiles(self) -> int:

@@ -69,8 +69,16 @@ def fused_epilogue(anchor: Stage, last: Stage) -> Epilogue | None:
     reads = [item for item in loads(last.store.value) if item.source.same_as(out)]
     if not reads or any(_differ(reads[0], item) for item in reads[1:]):
         return None
+    origin = _origin(anchor, last, list(reads[0].indices))
+    if origin is None or not _visits_all(anchor, list(origin.values())):
+        return None
+    return Epilogue(anchor, last, origin)
+
+
+def _origin(anchor: Stage, last: Stage, indices: list[Any]) -> dict[Any, Any] | None:
+    """Return the anchor variable behind each variable of `last`, or None if there is not one."""
     origin: dict[Any, Any] = {}
-    for index, own in zip(reads[0].indices, anchor.store.indices, strict=True):
+    for index, own in zip(indices, anchor.store.indices, strict=True):
         if isinstance(index, tvm.ir.Var) and index in last.extents:
             origin[index] = own
         elif as_int(index) is None:
@@ -80,15 +88,14 @@ def fused_epilogue(anchor: Stage, last: Stage) -> Epilogue | None:
             if as_int(extent) != 1:
                 return None
             origin[variable] = tirx.IntImm("int64", 0)
-    covered = {id(o) for o in origin.values()}
-    for own in anchor.store.indices:
-        whole = isinstance(own, tvm.ir.Var) and as_int(anchor.extents.get(own)) != 1
-        if whole and not any(o.same_as(own) for o in origin.values()) and id(own) not in covered:
-            return None
-    return Epilogue(anchor, last, origin)
+    return origin
+
+
+def _visits_all(anchor: Stage, reached: list[Any]) -> bool:
+    """Return whether every wide variable of the anchor is reached."""
+    wide = [own for own in anchor.store.indices if isinstance(own, tvm.ir.Var) and as_int(anchor.extents.get(own)) != 1]
+    return all(any(own.same_as(r) for r in reached) for own in wide)
 
 
 def _differ(first: Any, second: Any) -> bool:
-    return not all(
-        same(a, b) for a, b in zip(first.indices, second.indices, strict=True)
-    )
+    return not all(same(a, b) for a, b in zip(first.indices, second.indices, strict=True))

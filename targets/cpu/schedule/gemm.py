@@ -107,9 +107,7 @@ def _narrow(columns: int | None, vectors: int, lanes: int) -> tuple[int, int]:
     return min(vectors, columns // lanes), lanes
 
 
-def _with_column_guard(
-    found: Contraction, epilogue: Epilogue, cpu: CpuFeatures, tile: Tile
-) -> Stmt:
+def _with_column_guard(found: Contraction, epilogue: Epilogue, cpu: CpuFeatures, tile: Tile) -> Stmt:
     """Direct tiles need at least one tile of columns; a symbolic extent is asked at run time."""
     main = _Variant(found, epilogue, cpu, tile).statement()
     columns = found.extent(found.column)
@@ -123,9 +121,7 @@ def _with_column_guard(
 class _Variant:
     """One loop nest for one register tile."""
 
-    def __init__(
-        self, found: Contraction, epilogue: Epilogue, cpu: CpuFeatures, tile: Tile
-    ) -> None:
+    def __init__(self, found: Contraction, epilogue: Epilogue, cpu: CpuFeatures, tile: Tile) -> None:
         self.found, self.epilogue, self.cpu, self.tile = found, epilogue, cpu, tile
         self.columns = found.extent(found.column)
         self.rows = found.row_count
@@ -170,9 +166,7 @@ class _Variant:
             return None
         return max(1, min(_ROW_TILES_A_TASK, -(-tiles // (4 * self.cpu.cores))))
 
-    def _task(
-        self, where: list[Expr], column_tile: Expr, row_task: Expr, chunk: int | None
-    ) -> Stmt:
+    def _task(self, where: list[Expr], column_tile: Expr, row_task: Expr, chunk: int | None) -> Stmt:
         out: list[Stmt] = []
         point = dict(zip(self.found.batch, where, strict=True))
         panel, first = self._columns_of(column_tile, out)
@@ -185,9 +179,7 @@ class _Variant:
         if chunk is not None:
             start = row_task * imm(chunk)
             tiles = simple(tirx.min(imm(chunk), self.row_tiles - start))
-        out.append(
-            loop(tiles, lambda t: self._register_tile(point, panel, start + t), "row_tile")
-        )
+        out.append(loop(tiles, lambda t: self._register_tile(point, panel, start + t), "row_tile"))
         return seq(out)
 
     def _columns_of(self, tile: Expr, out: list[Stmt]) -> tuple[Expr, Expr]:
@@ -224,12 +216,8 @@ class _Variant:
 
         def full(_: Expr) -> Stmt:
             if found.unit:
-                return loop(
-                    depth, lambda k: loop(imm(width), lambda j: element(k, j), "j", VECTORIZED), "k"
-                )
-            return loop(
-                depth, lambda k: seq([element(k, imm(j)) for j in range(width)]), "k"
-            )
+                return loop(depth, lambda k: loop(imm(width), lambda j: element(k, j), "j", VECTORIZED), "k")
+            return loop(depth, lambda k: seq([element(k, imm(j)) for j in range(width)]), "k")
 
         def short(_: Expr) -> Stmt:
             here = self.columns - first
@@ -268,9 +256,11 @@ class _Variant:
         # A store before the sums are dead keeps TVM from giving both buffers the same storage.
         out.append(store(self.done, zero, imm(0)))
         for row, v in self._spots():
-            out.append(
-                self._lanes(lambda at, row=row: store(sums[row], zero, at), imm(v * tile.lanes))
-            )
+
+            def clear(at: Expr, row: int = row) -> Stmt:
+                return store(sums[row], zero, at)
+
+            out.append(self._lanes(clear, imm(v * tile.lanes)))
         points = [self._row_point(outer, first_row + imm(r), out) for r in range(tile.rows)]
         out.append(self._accumulate(points, panel, sums))
         out.extend(self._finish(outer, first_row, sums))
@@ -282,18 +272,12 @@ class _Variant:
 
     def _lanes(self, body: Callable[[Expr], Stmt], base: Expr) -> Stmt:
         """Return `body(base + lane)` for every lane of one vector, as one vector statement."""
-        return loop(
-            imm(self.tile.lanes), lambda lane: body(base + lane), "lane", VECTORIZED
-        )
+        return loop(imm(self.tile.lanes), lambda lane: body(base + lane), "lane", VECTORIZED)
 
-    def _row_point(
-        self, outer: dict[Any, Expr], row: Expr, out: list[Stmt]
-    ) -> dict[Any, Expr]:
+    def _row_point(self, outer: dict[Any, Expr], row: Expr, out: list[Stmt]) -> dict[Any, Expr]:
         rows = self.found.rows
         indices = unravel(row, [self.found.extent(v) for v in rows])
-        bound = {
-            v: let(str(v.name), i, out) for v, i in zip(rows, indices, strict=True)
-        }
+        bound = {v: let(str(v.name), i, out) for v, i in zip(rows, indices, strict=True)}
         return {**outer, **bound}
 
     def _accumulate(self, points: list[dict[Any, Expr]], panel: Any, sums: list[Any]) -> Stmt:
@@ -306,9 +290,7 @@ class _Variant:
                 for v in range(tile.vectors):
                     base = imm(v * tile.lanes)
 
-                    def add(
-                        lane: Expr, a: Expr = a, v: int = v, base: Expr = base, r: int = r
-                    ) -> Stmt:
+                    def add(lane: Expr, a: Expr = a, v: int = v, base: Expr = base, r: int = r) -> Stmt:
                         b = self._b(points[0], inner, panel, v, lane)
                         return store(sums[r], load(sums[r], base + lane) + a * b, base + lane)
 
@@ -332,9 +314,7 @@ class _Variant:
             "k",
         )
 
-    def _b(
-        self, point: dict[Any, Expr], inner: dict[Any, Expr], panel: Any, v: int, lane: Expr
-    ) -> Expr:
+    def _b(self, point: dict[Any, Expr], inner: dict[Any, Expr], panel: Any, v: int, lane: Expr) -> Expr:
         """Return lane `lane` of vector `v` of the row of `b` at `inner`."""
         found, tile = self.found, self.tile
         offset = v * tile.lanes
@@ -382,10 +362,7 @@ class _Variant:
 
         def whole(point: dict[Any, Expr], base: Expr) -> Stmt:
             return seq(
-                [
-                    self._lanes(lambda at: element(point, base, at), imm(v * tile.lanes))
-                    for v in range(tile.vectors)
-                ]
+                [self._lanes(lambda at: element(point, base, at), imm(v * tile.lanes)) for v in range(tile.vectors)]
             )
 
         def short(point: dict[Any, Expr], base: Expr) -> Stmt:

@@ -38,19 +38,17 @@ def inline_maps(sch: Any) -> None:
         if not any(target.same_as(b) for b in root.alloc_buffers):
             continue
         readers = [all_stages[n] for n in consumers(all_stages, target)]
-        if readers and all(r.store is not None and CONV not in r.annotations for r in readers):
-            if _affordable(stage, readers, cost):
-                costs[str(target.name)] = cost
-                sch.compute_inline(sch.get_sblock(str(stage.block.name_hint)))
+        open_to_it = all(r.store is not None and CONV not in r.annotations for r in readers)
+        if readers and open_to_it and _affordable(stage, readers, cost):
+            costs[str(target.name)] = cost
+            sch.compute_inline(sch.get_sblock(str(stage.block.name_hint)))
 
 
 def _plain(stage: Stage) -> bool:
     """Return whether the stage writes its buffer index by index (what inlining can invert)."""
     indices = list(stage.store.indices)
     variables = stage.spatial
-    return len(indices) == len(variables) and all(
-        i.same_as(v) for i, v in zip(indices, variables, strict=True)
-    )
+    return len(indices) == len(variables) and all(i.same_as(v) for i, v in zip(indices, variables, strict=True))
 
 
 def _affordable(stage: Stage, readers: list[Stage], cost: int) -> bool:
@@ -60,10 +58,7 @@ def _affordable(stage: Stage, readers: list[Stage], cost: int) -> bool:
         return False
     uses = 0
     for reader in readers:
-        reads = [
-            item for item in loads(reader.store.value)
-            if item.source.same_as(stage.store.buffer)
-        ]
+        reads = [item for item in loads(reader.store.value) if item.source.same_as(stage.store.buffer)]
         uses += len(reads)
         guarded = cost >= _EXPENSIVE or _has_condition(stage)
         if reader.reduced and guarded and any(_reread(reader, item) for item in reads):

@@ -75,9 +75,7 @@ def _terms(body: Any) -> Any | None:
         is_old = isinstance(old, tvm.ir.TensorLoad) and old.source.same_as(body.buffer)
         if not is_old or any(item.source.same_as(body.buffer) for item in loads(new)):
             continue
-        if all(
-            same(a, b) for a, b in zip(old.indices, body.indices, strict=True)
-        ):
+        if all(same(a, b) for a, b in zip(old.indices, body.indices, strict=True)):
             return new
     return None
 
@@ -97,15 +95,16 @@ def _emit(node: Any, op: type, term: Any, width: int, extent: int | None) -> Stm
         return substitute(term, {k: first + position})
 
     def vector(base: int, value: Any) -> Stmt:
-        return loop(imm(width), lambda l: store(sums, value(l), imm(base) + l), "lane", VECTORIZED)
+        return loop(imm(width), lambda at: store(sums, value(at), imm(base) + at), "lane", VECTORIZED)
 
     def step_body(ko: Any) -> Stmt:
         return seq(
             [
                 vector(
                     g * width,
-                    lambda l, g=g: op(
-                        load(sums, imm(g * width) + l), at(ko * imm(step) + imm(g * width) + l)
+                    lambda lane, g=g: op(
+                        load(sums, imm(g * width) + lane),
+                        at(ko * imm(step) + imm(g * width) + lane),
                     ),
                 )
                 for g in range(groups)
@@ -124,8 +123,9 @@ def _emit(node: Any, op: type, term: Any, width: int, extent: int | None) -> Stm
         out.extend(
             vector(
                 g * width,
-                lambda l, g=g, half=half: op(
-                    load(sums, imm(g * width) + l), load(sums, imm((g + half) * width) + l)
+                lambda lane, g=g, half=half: op(
+                    load(sums, imm(g * width) + lane),
+                    load(sums, imm((g + half) * width) + lane),
                 ),
             )
             for g in range(half)

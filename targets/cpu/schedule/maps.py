@@ -8,6 +8,7 @@ merged, so that the innermost loop is long, and that the outer ones run in paral
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import tvm
@@ -62,11 +63,9 @@ def mergeable_runs(stage: Stage) -> list[int]:
     accesses.append((stage.store.buffer, list(stage.store.indices)))
     free = _outside_indices(stage, variables)
     runs = [1]
-    for p, q in zip(variables, variables[1:], strict=False):
+    for p, q in pairwise(variables):
         together = p not in free and q not in free
-        together = together and all(
-            _adjacent(source, indices, p, q, stage.extents[q]) for source, indices in accesses
-        )
+        together = together and all(_adjacent(source, indices, p, q, stage.extents[q]) for source, indices in accesses)
         if together:
             runs[-1] += 1
         else:

@@ -32,9 +32,7 @@ def schedule_module(mod: tvm.IRModule, cpu: CpuFeatures) -> tvm.IRModule:
         for name, func in mod.functions.items()
         if isinstance(func, tirx.PrimFunc) and SCHEDULED not in (func.attrs or {})
     }
-    scheduled = {
-        name: _schedule_function(str(name.name_hint), func, cpu) for name, func in before.items()
-    }
+    scheduled = {name: _schedule_function(str(name.name_hint), func, cpu) for name, func in before.items()}
     loops = lower_blocks(tvm.IRModule(scheduled))
     after = {
         name: vectorise_math(widen_reductions(func, cpu)).with_attr(SCHEDULED, True)
@@ -62,9 +60,7 @@ def _schedule_function(name: str, func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx
         try:
             result = rule.apply(func, cpu)
         except (ScheduleError, ValueError, TypeError, RuntimeError) as error:
-            raise CodegenError(
-                f"cpu: rule {rule.name!r} failed on kernel {name!r}: {error}"
-            ) from error
+            raise CodegenError(f"cpu: rule {rule.name!r} failed on kernel {name!r}: {error}") from error
         if result is not None:
             return result.with_attr(RULE, rule.name)
     raise CodegenError(f"cpu: no schedule rule matches kernel {name!r}")

@@ -189,9 +189,7 @@ def vector_loop(extent: Expr, lanes: int, body: Callable[[Expr], Stmt]) -> Stmt:
     return whole if known % lanes == 0 else seq([whole, vector(imm(known - lanes), lanes)])
 
 
-def task_loops(
-    extents: Sequence[Expr], body: Callable[[list[Expr]], Stmt], *, parallel: bool
-) -> Stmt:
+def task_loops(extents: Sequence[Expr], body: Callable[[list[Expr]], Stmt], *, parallel: bool) -> Stmt:
     """Return loops over a box of tasks, the outermost useful one parallel.
 
     Static extents are merged into one loop; a symbolic one starts a new loop, because dividing by a

@@ -8,12 +8,13 @@ accumulators is updated by vector operations.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from tvm.s_tir.schedule.schedule import ScheduleError
 
 from hcomp.targets.cpu.schedule.maps import _adjacent, worth_threads
-from hcomp.targets.cpu.schedule.nest import as_int, loads
+from hcomp.targets.cpu.schedule.nest import as_int, loads, used_vars
 from hcomp.targets.cpu.schedule.stages import REDUCTION, Stage
 
 _ROW = 256
@@ -21,9 +22,7 @@ PLANE_AXES = 2
 """Leading axes (image, channel) that pooling takes one by one."""
 
 
-def schedule_reduction(
-    sch: Any, block: Any, stage: Stage, producers: Sequence[Any] = ()
-) -> None:
+def schedule_reduction(sch: Any, block: Any, stage: Stage, producers: Sequence[Any] = ()) -> None:
     """Order, merge and parallelise the loops of one reduction stage, in place.
 
     Args:
@@ -144,14 +143,8 @@ def _contiguous(stage: Stage, variables: Sequence[Any]) -> int | None:
     for item in loads(stage.store.value):
         if item.source.same_as(stage.store.buffer) or len(item.indices) <= rank:
             continue
-        from hcomp.targets.cpu.schedule.nest import used_vars
-
         used = used_vars(item.indices[-1], variables)
-        wide = [
-            k
-            for k, v in enumerate(variables)
-            if v in used and as_int(stage.block.iter_vars[k].dom.extent) != 1
-        ]
+        wide = [k for k, v in enumerate(variables) if v in used and as_int(stage.block.iter_vars[k].dom.extent) != 1]
         if wide:
             best, rank = _widest(stage, wide), len(item.indices)
     return best
@@ -175,5 +168,5 @@ def _mergeable(stage: Stage, reduced: Sequence[int]) -> bool:
     return all(
         _adjacent(item.source, list(item.indices), p.var, q.var, q.dom.extent)
         for item in loads(stage.store.value)
-        for p, q in zip(variables, variables[1:], strict=False)
+        for p, q in pairwise(variables)
     )

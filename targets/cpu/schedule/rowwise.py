@@ -46,13 +46,10 @@ def _leading(stage: Stage, last: Stage) -> int | None:
     if kinds != [*spatial, *reduced] or len(last.spatial) < len(spatial):
         return None
     kept = len(spatial)
-    while kept and as_int(stage.extents[spatial[kept - 1]]) == 1 and kept + len(reduced) > len(
-        last.spatial
-    ):
+    while kept and as_int(stage.extents[spatial[kept - 1]]) == 1 and kept + len(reduced) > len(last.spatial):
         kept -= 1
     equal = all(
-        same(stage.extents[a], last.extents[b])
-        for a, b in zip(spatial[:kept], last.spatial[:kept], strict=True)
+        same(stage.extents[a], last.extents[b]) for a, b in zip(spatial[:kept], last.spatial[:kept], strict=True)
     )
     return kept if equal else None
 
@@ -61,11 +58,7 @@ def _feeds(all_stages: list[Stage]) -> bool:
     """Return whether every stage but the last is read by a later one."""
     for number, stage in enumerate(all_stages[:-1]):
         later = all_stages[number + 1 :]
-        if not any(
-            item.source.same_as(stage.store.buffer)
-            for reader in later
-            for item in loads(reader.store.value)
-        ):
+        if not any(item.source.same_as(stage.store.buffer) for reader in later for item in loads(reader.store.value)):
             return False
     return True
 

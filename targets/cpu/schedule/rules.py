@@ -171,9 +171,7 @@ def _feeds_pooling(all_stages: list[Stage], number: int, heavy: Container[int]) 
     if len(readers) != 1 or readers[0] in heavy:
         return False
     reader = all_stages[readers[0]]
-    return reader.is_reduction and number in _own_producers(all_stages, readers[0], heavy) and (
-        keeps_innermost(reader)
-    )
+    return reader.is_reduction and number in _own_producers(all_stages, readers[0], heavy) and (keeps_innermost(reader))
 
 
 def _heavy(stage: Stage) -> Convolution | Contraction | None:

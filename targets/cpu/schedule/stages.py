@@ -91,9 +91,7 @@ def _stage(statement: Any) -> Stage:
     return Stage(statement, block, block.body if regular and single else None)
 
 
-def replace_stages(
-    func: tirx.PrimFunc, replacements: Mapping[int, Any], dropped: list[Any]
-) -> tirx.PrimFunc:
+def replace_stages(func: tirx.PrimFunc, replacements: Mapping[int, Any], dropped: list[Any]) -> tirx.PrimFunc:
     """Return `func` with some stages replaced by statements.
 
     Args:
@@ -103,9 +101,7 @@ def replace_stages(
     """
     root = root_block(func)
     assert root is not None
-    kept = [
-        replacements.get(number, stage.statement) for number, stage in enumerate(stages(func))
-    ]
+    kept = [replacements.get(number, stage.statement) for number, stage in enumerate(stages(func))]
     block = s_tir.SBlock(
         iter_vars=[],
         reads=[],

@@ -306,7 +306,7 @@ def _log_of(x: Any, names: _Names) -> Expr:
     return (tail + exponent * _f(_LN2_LOW)) + f + exponent * _f(_LN2_HIGH)
 
 
-def _log_base(factor_high: float, factor_low: float, base2: float) -> Callable[[Expr], Expr]:
+def _log_base(factor_high: float, factor_low: float, base2: float) -> Callable[..., Expr]:
     """Return log in another base: the mantissa's log times a split factor, plus the exponent."""
 
     def make(names: _Names, x: Expr) -> Expr:
@@ -435,9 +435,7 @@ def _log_wide(x: Any, names: _Names) -> Expr:
     wide = names(_select(tiny, x * _f(8388608.0), x))
     bits = names(tirx.reinterpret("int32", wide))
     above = names((bits - _i(0x3F3504F3)) >> _i(23))
-    mantissa = names(
-        tirx.Cast("float64", tirx.reinterpret("float32", bits - (above << _i(23))))
-    )
+    mantissa = names(tirx.Cast("float64", tirx.reinterpret("float32", bits - (above << _i(23)))))
     s = names((mantissa - _f(1.0, "float64")) / (mantissa + _f(1.0, "float64")))
     z = names(s * s)
     series = _horner(z, [2.0 / (2 * k + 1) for k in range(9)], "float64")
