@@ -156,7 +156,7 @@ def test_right_shift_of_signed_numbers_keeps_the_sign() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("op", ["Elu", "Celu", "Selu", "Mish", "HardSwish", "Softsign", "Swish", "HardSigmoid"])
+@pytest.mark.parametrize("op", ["Elu", "Selu", "Mish", "HardSwish", "Softsign", "Swish", "HardSigmoid"])
 def test_half_formulas_are_rounded_once(op: str, dtype: str) -> None:
     narrow = random_array(dtype, (64,), op)
     wide = _value(case(op, narrow.astype(np.float32), opset=24))

@@ -120,8 +120,8 @@ def _dropout(c: NodeContext) -> Sequence[str]:
     if training is False or (ratio is not None and float(ratio.ravel()[0]) == 0):
         mask_dtype = c.dtype(0) if c.opset < 10 else "bool"
         # The standard leaves the mask of older opsets open outside training; ONNX Runtime clears it.
-        kept = 1 if c.opset >= 12 else 0
-        mask = c.emit("full", shape=c.shape(), value=kept, dtype=mask_dtype) if c.wants(1) else ""
+        filler = 1 if c.opset >= 12 else 0
+        mask = c.emit("full", shape=c.shape(), value=filler, dtype=mask_dtype) if c.wants(1) else ""
         return c.input(0), mask
     dropped = c.cast(c.reshape(1, ()), "float64") if c.has(1) else c.scalar(0.5, "float64")
     drawn = c.emit("random_uniform", shape=c.shape(), dtype="float64", seed=seed)
