@@ -44,9 +44,7 @@ def _inline(c: NodeContext, graph: GraphProto) -> Sequence[str]:
 
 
 def _emit_if(c: NodeContext, condition: str, scopes: dict[str, tuple[Scope, list[str]]]) -> Sequence[str]:
-    then_types, else_types = (
-        [scope.builder.types[o] for o in outputs] for scope, outputs in scopes.values()
-    )
+    then_types, else_types = ([scope.builder.types[o] for o in outputs] for scope, outputs in scopes.values())
     types = [_join(c, a, b) for a, b in zip(then_types, else_types, strict=True)]
     graphs, captures = close(scopes)
     return c.b.emit_typed("if", (condition, *captures), types, graphs=graphs)
@@ -71,9 +69,7 @@ def _order_inputs(graph: Graph, captured: Sequence[str]) -> Graph:
     """Return the graph with its captured inputs last, in the given order."""
     by_name = {v.name: v for v in graph.inputs}
     own = [v for v in graph.inputs if v.name not in set(captured)]
-    return Graph(
-        graph.name, (*own, *(by_name[n] for n in captured)), graph.constants, graph.nodes, graph.outputs
-    )
+    return Graph(graph.name, (*own, *(by_name[n] for n in captured)), graph.constants, graph.nodes, graph.outputs)
 
 
 def _join(c: NodeContext, a: Type, b: Type) -> Type:
@@ -102,8 +98,6 @@ def _join_dim(c: NodeContext, a: DimLike, b: DimLike) -> DimLike:
     if a == b and all(c.scope.visible(s) for s in symbols_of(a)):
         return a
     return c.b.names.fresh_symbol("dim")
-
-
 
 
 def _loop(c: NodeContext) -> Sequence[str]:
