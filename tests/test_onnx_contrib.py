@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
-from onnx import TensorProto, ValueInfoProto, helper
+from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx.helper import np_dtype_to_tensor_dtype
 
 from hcomp.capture import capture_model
 from hcomp.testing import assert_close, interpret, random_array
@@ -148,6 +150,29 @@ NBITS = [
 ]
 
 
+def rows_of(bits: int, *, zero: bool) -> Case:
+    """Rows of a table of two blocks of 16 numbers each, and a half of a third."""
+    zeros = whole("uint8", 6, 3 if bits == 8 else 2) if zero else None
+    return ms("GatherBlockQuantized", whole("uint8", 6, 40 * bits // 8), np.array([[1, 3], [0, 5]]), f32(6, 3), zeros,
+              params=[0, 2, 3] if zero else [0, 2], bits=bits, block_size=16, quantize_axis=1,
+              gather_axis=0)  # fmt: skip
+
+
+TABLES = [
+    *(rows_of(b, zero=z) for b in (4, 8) for z in (False, True)),
+]  # fmt: skip
+ALIASES = [
+    ms("Trilu", f32(5, 5), np.array(1), params=[1], forms=BOTH, upper=0),
+    ms("Pad", f32(2, 3), np.array([0, 1, 1, 0]), np.array([2.0], np.float32), params=[1, 2], forms=BOTH),
+    ms("GatherND", f32(5, 5, 3), np.array([[0, 1], [2, 3]]), params=[1], forms=BOTH),
+    ms("GridSample", f32(1, 2, 4, 5), np.tanh(f32(1, 3, 3, 2))),
+    ms("Range", np.array(2), np.array(7), params=[0, 1]),
+    ms("Unique", np.array([2, 1, 1, 3, 4, 3], np.float32), outputs=3),
+    ms("MatMulInteger16", whole("int16", 3, 4, low=-99, high=99), whole("int16", 4, 5, low=-99, high=99)),
+    ms("DequantizeLinear", whole("uint8", 3, 4), np.float32(0.2), np.uint8(7), params=[1, 2], forms=BOTH),
+]
+
+
 # -- attention --------------------------------------------------------------------------------------
 def mask_of(kind: str, total: int) -> np.ndarray | None:
     """A mask of one of the kinds that the CPU kernels know; each query sees at least one key."""
@@ -242,12 +267,12 @@ TURNED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(**params_of([*FUSED, *NORMS, *EMBEDDINGS]))
+@pytest.mark.parametrize(**params_of([*FUSED, *NORMS, *EMBEDDINGS, *ALIASES]))
 def test_a_fused_operator_agrees_with_onnx_runtime(case: Case, form: str) -> None:
     check(case, form)
 
 
-@pytest.mark.parametrize(**params_of([*QLINEAR, *NBITS]))
+@pytest.mark.parametrize(**params_of([*QLINEAR, *NBITS, *TABLES]))
 def test_a_quantised_operator_agrees_with_onnx_runtime(case: Case, form: str) -> None:
     check(case, form)
 
@@ -255,6 +280,26 @@ def test_a_quantised_operator_agrees_with_onnx_runtime(case: Case, form: str) ->
 @pytest.mark.parametrize(**params_of([*ATTENTION, *GROUPED, *TURNED]))
 def test_an_attention_operator_agrees_with_onnx_runtime(case: Case, form: str) -> None:
     check(case, form)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(("opset", "axis", "size"), [(13, -1, 40), (13, 1, 10), (11, 1, 8), (11, 2, 300)])
+def test_softmax_of_bytes_is_equal_bit_for_bit(dtype: str, opset: int, axis: int, size: int) -> None:
+    x, shift = whole(dtype, 4, 5, size), -128 if dtype == "int8" else 0
+    given = {"x": x, "xs": np.float32(0.05), "xz": np.asarray(3, dtype), "ys": np.float32(0.003),
+             "yz": np.asarray(shift + 3, dtype)}  # fmt: skip
+    node = helper.make_node("QLinearSoftmax", list(given), ["y"], domain="com.microsoft", axis=axis, opset=opset)
+    kind = np_dtype_to_tensor_dtype(x.dtype)
+    constants = [numpy_helper.from_array(np.asarray(v), k) for k, v in given.items() if k != "x"]
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", kind, x.shape)], [ValueInfoProto(name="y")], constants
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    captured = capture_model(model).graph
+    assert "extern" not in {n.op for n in captured.walk()}
+    np.testing.assert_array_equal(interpret(captured, {"x": x})[captured.outputs[0]], session.run(None, {"x": x})[0])
 
 
 @pytest.mark.parametrize("form", ["packed", "packed keys"])

@@ -1,4 +1,7 @@
-"""com.microsoft.MatMulNBits: weights of 2, 4 or 8 bits in blocks, unpacked when compiling."""
+"""com.microsoft MatMulNBits and GatherBlockQuantized: tables of 2, 4 or 8 bits in blocks.
+
+They are unpacked when compiling; scaling them is left to the graph.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcomp.capture.context import Converter, NodeContext
+from hcomp.capture.onnx_ops.quantize import along_axis, dequantized
 
 
 def unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
@@ -57,4 +61,37 @@ def _zero_points(c: NodeContext, columns: int, blocks: int, bits: int) -> str:
     return c.tensor(numbers.reshape(columns, blocks, 1), "float32")
 
 
-NBITS: dict[str, Converter] = {"MatMulNBits": _matmul_nbits}
+def _gather_blocks(c: NodeContext) -> str:
+    """Rows of a table, taken and then scaled: each block of the last axis has a scale of its own."""
+    bits, block, rank = c.attr("bits", 4), c.attr("block_size", 128), c.rank(0)
+    if c.axis(c.attr("gather_axis", 0)) != 0 or c.axis(c.attr("quantize_axis", 1)) != rank - 1:
+        raise c.refuse("it does not take rows of a table whose last axis is quantised")
+    packed = c.dtype(0) == "uint8"
+    if packed and bits not in (4, 8):
+        raise c.refuse(f"its table of {bits} bits is packed in a way that hcomp does not read")
+    table = _unpacked_table(c, 0, bits) if packed else c.input(0)
+    rows = c.emit("take", table, 1, axis=0)
+    axis = c.rank(rows) - 1
+    scale = along_axis(c, c.emit("take", 2, 1, axis=0), rows, axis, block)
+    zero = ""
+    if c.has(3):
+        zeros = _unpacked_table(c, 3, bits) if packed else c.input(3)
+        if c.shape(zeros)[-1] != c.shape(2)[-1]:
+            zeros = c.emit("strided_slice", zeros, axes=(rank - 1,), begin=(0,), size=(c.shape(2)[-1],), strides=(1,))
+        zero = along_axis(c, c.emit("take", zeros, 1, axis=0), rows, axis, block)
+    elif packed:
+        zero = c.scalar(1 << (bits - 1), "uint8")
+    return c.cast(dequantized(c, rows, scale, zero), c.dtype(2))
+
+
+def _unpacked_table(c: NodeContext, index: int, bits: int) -> str:
+    data = c.const(index)
+    if data is None:
+        raise c.refuse("its table is known only at run time")
+    return c.tensor(unpacked(data.astype(np.uint8), bits), "uint8")
+
+
+NBITS: dict[str, Converter] = {
+    "MatMulNBits": _matmul_nbits,
+    "GatherBlockQuantized": _gather_blocks,
+}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from hcomp.capture.context import Converter, NodeContext
 from hcomp.capture.onnx_ops.contrib_fused import channels_first, channels_last, one, with_inputs
 from hcomp.capture.onnx_ops.pool import POOL
@@ -21,6 +23,7 @@ from hcomp.capture.onnx_ops.quantized_linear import (
     multiplier_of,
     requantize,
 )
+from hcomp.dims import DimLike
 
 
 def _centred(c: NodeContext, x: int, zero: int) -> str:
@@ -97,9 +100,7 @@ def _global_average(c: NodeContext) -> str:
     last, rank = bool(c.attr("channels_last", 0)), c.rank(0)
     axes = tuple(range(1, rank - 1)) if last else tuple(range(2, rank))
     total = c.emit("sum", _centred(c, 0, 2), axis=axes, keepdims=True)
-    count = 1
-    for axis in axes:
-        count = count * c.shape(0)[axis]  # type: ignore[assignment]
+    count = _size(c, axes[0], axes[-1] + 1)
     size = c.cast(c.b.shape_value([count], scalar=True), "float32")
     divisor = c.emit("multiply", per_tensor(c, c.input(3)), size)
     factor = c.emit("divide", per_tensor(c, c.input(1)), divisor)
@@ -137,6 +138,38 @@ def _gemm(c: NodeContext) -> str:
     return requantize(c, total, scale, per_tensor(c, c.optional(8)), c.dtype(0))
 
 
+def _softmax(c: NodeContext) -> str:
+    """Softmax in integers, by ONNX Runtime's table of exp(-step * scale) for the 256 steps below the peak."""
+    axis, dtype = c.axis(c.attr("axis", -1)), c.dtype(0)
+    x = c.input(0)
+    if c.attr("opset", 13) < 13 and axis != c.rank(0) - 1:
+        x = c.reshape(x, (_size(c, 0, axis), _size(c, axis, c.rank(0))))
+        axis = 1
+    count, x_scale, y_scale = c.shape(x)[axis], c.const(1), c.const(3)
+    if not isinstance(count, int) or x_scale is None or y_scale is None:
+        raise c.refuse("its scales or the length of its axis are known only at run time")
+    # The sum of a row fits 32 bits.
+    largest = min(float(0xFFFFFFFF) / max(count, 1), float(0x7FFFFF))
+    steps = (np.arange(256) - 255) * np.float64(x_scale.reshape(-1)[0])
+    table = c.tensor(np.floor(largest * np.exp(steps)), "int64")
+    wide = c.cast(x, "int64")
+    below = c.emit("subtract", wide, c.emit("max", wide, axis=(axis,), keepdims=True))
+    power = c.emit("take", table, c.emit("add", below, c.scalar(255, "int64")), axis=0)
+    total = c.emit("sum", power, axis=(axis,), keepdims=True)
+    inverse = c.scalar(int(np.float32(1) / np.float32(y_scale.reshape(-1)[0])), "int64")
+    half = c.emit("floor_divide", total, c.scalar(2, "int64"))
+    y = c.emit("floor_divide", c.emit("add", c.emit("multiply", power, inverse), half), total)
+    y = c.emit("add", c.cast(y, "int32"), c.cast(per_tensor(c, c.input(4)), "int32"))
+    return c.reshape(saturate(c, y, dtype), c.shape(0))
+
+
+def _size(c: NodeContext, begin: int, end: int) -> DimLike:
+    total: DimLike = 1
+    for dim in c.shape(0)[begin:end]:
+        total = total * dim
+    return total
+
+
 QLINEAR: dict[str, Converter] = {
     "QLinearAdd": _add,
     "QLinearMul": _multiply,
@@ -146,5 +179,6 @@ QLINEAR: dict[str, Converter] = {
     "QLinearWhere": _where,
     "QLinearGlobalAveragePool": _global_average,
     "QLinearAveragePool": _average_pool,
+    "QLinearSoftmax": _softmax,
     "QGemm": _gemm,
 }

@@ -1,6 +1,7 @@
 """The com.microsoft operators that exporters and ONNX Runtime's optimizers emit."""
 
 from hcomp.capture.context import Converter
+from hcomp.capture.onnx_ops.contrib_alias import ALIASES
 from hcomp.capture.onnx_ops.contrib_attention import CONTRIB_ATTENTION
 from hcomp.capture.onnx_ops.contrib_fused import FUSED
 from hcomp.capture.onnx_ops.contrib_group_query import GROUP_QUERY
@@ -9,13 +10,9 @@ from hcomp.capture.onnx_ops.contrib_norm import CONTRIB_NORM
 from hcomp.capture.onnx_ops.contrib_qlinear import QLINEAR
 from hcomp.capture.onnx_ops.contrib_quantized_matmul import QUANTIZED_MATMUL
 from hcomp.capture.onnx_ops.contrib_recurrent import CONTRIB_RECURRENT
-from hcomp.capture.onnx_ops.quantize import QUANTIZE
-from hcomp.capture.onnx_ops.quantized_linear import QUANTIZED_LINEAR
 
 CONTRIB: dict[str, Converter] = {
-    "QuantizeLinear": QUANTIZE["QuantizeLinear"],
-    "DequantizeLinear": QUANTIZE["DequantizeLinear"],
-    "QLinearConv": QUANTIZED_LINEAR["QLinearConv"],
+    **ALIASES,
     **CONTRIB_ATTENTION,
     **FUSED,
     **GROUP_QUERY,
