@@ -305,3 +305,12 @@ def test_every_reason_of_a_typing_rule_is_a_violation_not_a_crash() -> None:
         bad = tuple(replace(n, attrs=attrs) if n.op == "split" else n for n in good.nodes)
         with pytest.raises(InvariantError, match=r"\[typed\]"):
             verify(replace(good, nodes=bad), WELL_FORMED)
+
+
+def test_a_spelled_shape_ends_an_unknown_rank() -> None:
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType("float32", None))
+    assert builder.types[builder.emit("reshape", x, shape=(2, 3))] == TensorType("float32", (2, 3))
+    assert builder.types[builder.emit("relu", x)] == TensorType("float32", None)
+    pieces = builder.emit_many("split", [x], {"sizes": (1, 2), "axis": 0})
+    assert [builder.types[p] for p in pieces] == [TensorType("float32", None)] * 2

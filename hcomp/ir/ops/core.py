@@ -68,6 +68,7 @@ class Op:
 
     `attrs` maps each attribute to its default (REQUIRED: none). `cost` is the cost class that
     the roofline uses. `host_only` is the sentence why the operator has no compiled form, or "".
+    `spelled` says that the attributes give the output's shape, whatever the rank of the input.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Op:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     cost: str = "elementwise"
     host_only: str = ""
+    spelled: bool = False
 
     def complete(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         """Return `attrs` with defaults filled in.
@@ -97,7 +99,7 @@ class Op:
         dtypes = self.dtypes(context)
         if not isinstance(dtypes, tuple | list):
             dtypes = (dtypes,)
-        if any(isinstance(t, TensorType) and t.shape is None for t in context.types):
+        if not self.spelled and any(isinstance(t, TensorType) and t.shape is None for t in context.types):
             return tuple(TensorType(d, None) for d in dtypes)
         shapes = self.shapes(context)
         if not isinstance(shapes, list):

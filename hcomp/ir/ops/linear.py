@@ -101,8 +101,8 @@ LINEAR: tuple[Op, ...] = (
     # Inputs: x [T, B, I], weight [D, 4H, I] (gates i o f c), recurrence [D, 4H, H], bias [D, 8H],
     # lengths [B] int32, initial_h [D, B, H], initial_c [D, B, H], peepholes [D, 3H]; from bias on "" if
     # absent. Outputs Y, Y_h, Y_c. ONNX's LSTM with layout 0.
-    Op("lstm", same, _recurrent(3), {**_CELL, "input_forget": False}, "recurrent"),
+    Op("lstm", lambda c: (c.dtype(0),) * 3, _recurrent(3), {**_CELL, "input_forget": False}, "recurrent"),
     # weight [D, 3H, I] (gates z r h), recurrence, bias [D, 6H], lengths, initial_h. Outputs Y, Y_h.
-    Op("gru", same, _recurrent(2), {**_CELL, "linear_before_reset": False}, "recurrent"),
-    Op("rnn", same, _recurrent(2), _CELL, "recurrent"),
+    Op("gru", lambda c: (c.dtype(0),) * 2, _recurrent(2), {**_CELL, "linear_before_reset": False}, "recurrent"),
+    Op("rnn", lambda c: (c.dtype(0),) * 2, _recurrent(2), _CELL, "recurrent"),
 )  # fmt: skip

@@ -18,8 +18,10 @@ from hcomp.ir.types import Shape
 
 def _reshape(context: Infer) -> Shape:
     """The attribute `shape`: every size spelled out, no -1 or 0 placeholders."""
-    old, new = context.shape(0), tuple(context.attrs["shape"])
-    have, want = _product(old), _product(new)
+    new = tuple(context.attrs["shape"])
+    if context.tensor(0).shape is None:
+        return new
+    have, want = _product(context.shape(0)), _product(new)
     if isinstance(have, int) and isinstance(want, int) and have != want:
         raise context.error(f"{have} elements do not fill the shape {list(new)}")
     return new
@@ -59,7 +61,8 @@ def _squeeze(context: Infer) -> Shape:
 
 
 def _broadcast_to(context: Infer) -> Shape:
-    old, new = context.shape(0), tuple(context.attrs["shape"])
+    new = tuple(context.attrs["shape"])
+    old = context.tensor(0).shape or ()
     if len(new) < len(old):
         raise context.error(f"rank {len(old)} does not broadcast to rank {len(new)}")
     for a, b in zip(reversed(old), reversed(new), strict=False):
@@ -112,13 +115,13 @@ def _pad(context: Infer) -> Shape:
 
 
 SHAPE: tuple[Op, ...] = (
-    Op("reshape", same, _reshape, {"shape": REQUIRED}, "view"),
+    Op("reshape", same, _reshape, {"shape": REQUIRED}, "view", spelled=True),
     Op("permute_dims", same, _permute, {"axes": REQUIRED}, "move"),
     Op("expand_dims", same, _expand_dims, {"axis": REQUIRED}, "view"),
     Op("squeeze", same, _squeeze, {"axis": REQUIRED}, "view"),
-    Op("broadcast_to", same, _broadcast_to, {"shape": REQUIRED}, "move"),
+    Op("broadcast_to", same, _broadcast_to, {"shape": REQUIRED}, "move", spelled=True),
     Op("concat", common, _concat, {"axis": REQUIRED}, "move"),
-    Op("split", same, _split, {"sizes": REQUIRED, "axis": 0}, "move"),
+    Op("split", lambda c: (c.dtype(0),) * len(c.attrs["sizes"]), _split, {"sizes": REQUIRED, "axis": 0}, "move"),
     Op(
         "strided_slice", same, _slice,
         {"axes": REQUIRED, "begin": REQUIRED, "size": REQUIRED, "strides": REQUIRED}, "move",
