@@ -6,7 +6,7 @@ from onnx.helper import make_node
 
 from models.build import Inputs, Weights, finish, tensor
 
-TOKENS, POSITIONS, WIDTH = 100, 32, 48
+TOKENS, POSITIONS, WIDTH = 100, 64, 48
 
 
 def build() -> tuple[ModelProto, Inputs]:
@@ -14,7 +14,7 @@ def build() -> tuple[ModelProto, Inputs]:
 
     The outputs are the unit vectors `embedding: float32[batch,48]` and `hidden:
     float32[batch,sequence,48]`. The examples have batch 2 and sequence 7;
-    the longest sequence is 32.
+    the longest sequence is 64.
     """
     weights = Weights(seed=8)
     tokens = weights.normal("tokens", TOKENS, WIDTH)
