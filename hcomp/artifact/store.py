@@ -86,7 +86,8 @@ class Artifact:
             members = {name: view[span.offset : span.offset + span.size] for name, span in spans.items()}
             manifest = _checked_manifest(members)
         except ArtifactError as error:
-            raise ArtifactError(f"{origin}: {error}") from None
+            text = str(error)  # it may quote from the file, which may hold anything
+            raise ArtifactError(f"{origin}: {text if len(text) < 500 else text[:497] + '...'}") from None
         return cls(manifest, members)
 
     def member(self, name: str) -> memoryview:

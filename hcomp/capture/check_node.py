@@ -29,6 +29,12 @@ POSITIVE = frozenset(
 )
 """Attributes that divide something, in all operators that have one of this name."""
 
+FLAGS = frozenset(
+    ["keepdims", "select_last_index", "exclusive", "reverse", "noop_with_empty_axes", "allowzero", "ceil_mode",
+     "count_include_pad", "largest", "sorted", "fmod", "upper", "linear_before_reset", "transA", "transB"]
+)  # fmt: skip
+"""Attributes that are 0 or 1; engines differ in what they make of other numbers."""
+
 _ONNX_NAMES = {
     "float16": "float16", "float32": "float", "float64": "double",
     "float8_e4m3fn": "float8e4m3fn", "float8_e4m3fnuz": "float8e4m3fnuz", "float8_e5m2": "float8e5m2",
@@ -111,6 +117,8 @@ def _check_attributes(node: NodeProto) -> None:
             numbers = attribute.ints if attribute.type == AttributeProto.INTS else [attribute.i]
             if attribute.type in (AttributeProto.INT, AttributeProto.INTS) and any(n < 1 for n in numbers):
                 raise CaptureError(f"its attribute {name!r} must be at least 1, found {list(numbers)}")
+        if name in FLAGS and attribute.type == AttributeProto.INT and attribute.i not in (0, 1):
+            raise CaptureError(f"its attribute {name!r} must be 0 or 1, found {attribute.i}")
 
 
 def _used(names: Iterable[str]) -> int:
@@ -151,7 +159,7 @@ def _schema(op: str, opset: int, domain: str) -> _Schema | None:
     except onnx.defs.SchemaError:
         return None
     formals = tuple(_Formal(i.name, i.type_str, frozenset(i.types), i.is_homogeneous) for i in found.inputs)
-    attributes = {name: int(a.type.value) for name, a in found.attributes.items()}
+    attributes = {name: int(a.type) for name, a in found.attributes.items()}
     return _Schema(
         attributes, formals, (found.min_input, found.max_input), (found.min_output, found.max_output)
     )  # fmt: skip
