@@ -46,16 +46,17 @@ def onnx_slice(
     *,
     rank: int | None = None,
 ) -> Array:
-    """Return a slice, with ONNX's clamping of starts and ends (numpy's own)."""
+    """Return a slice, with starts and ends clamped to the axis.
+
+    Backwards, a start before the axis is its first element; numpy would take nothing.
+    """
     del rank
     index = [slice(None)] * x.ndim
     for i, (start, end) in enumerate(zip(starts.ravel(), ends.ravel(), strict=True)):
         axis = i if axes is None else int(axes.ravel()[i])
         step = 1 if steps is None else int(steps.ravel()[i])
-        stop: int | None = int(end)
-        if step < 0 and int(end) < -x.shape[axis]:
-            stop = None  # before the first element: numpy would count it from the end again
-        index[axis] = slice(int(start), stop, step)
+        first = max(int(start), -x.shape[axis]) if step < 0 else int(start)
+        index[axis] = slice(first, int(end), step)
     return x[tuple(index)]
 
 

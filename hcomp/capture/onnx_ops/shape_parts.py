@@ -100,12 +100,13 @@ def slice_axes(
 
 
 def span(start: DimLike, end: DimLike, step: int, size: DimLike) -> tuple[DimLike, DimLike]:
-    """Return the first index and the length of a slice of an axis of `size`, clamped as ONNX does."""
-    if isinstance(start, int) and isinstance(end, int) and isinstance(size, int):
-        picked = range(size)[slice(start, end, step)]
-        return (picked.start if len(picked) else 0), len(picked)
+    """Return the first index and the length of a slice of an axis of `size`, clamped as ONNX does.
+
+    Backwards, a start before the axis is its first element; numpy would take nothing.
+    """
     if step < 0:
-        first = _clamped(start, size, -1, size - 1)
+        # An empty axis has its last element at -1, below the first: the last wins.
+        first = size - 1 if start == -1 else dim_min(_clamped(start, size, 0, size - 1), size - 1)
         last = _clamped(end, size, -1, size - 1)
         return dim_max(first, 0), dim_max(0, ceildiv(first - last, -step))
     first, last = _clamped(start, size, 0, size), _clamped(end, size, 0, size)
