@@ -1,0 +1,320 @@
+"""Packed matrix products, convolutions and recurrent operators agree with ONNX Runtime."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import tvm
+from onnx import helper, numpy_helper
+from tvm import relax, tirx
+
+from hcomp.errors import CodegenError
+from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.heavy import (
+    Recurrence,
+    emit_conv,
+    emit_gru,
+    emit_lstm,
+    emit_matmul,
+    emit_rnn,
+)
+from hcomp.targets.cpu.heavy.activations import resolve_activations
+from hcomp.targets.cpu.schedule import schedule_module, schedule_report
+
+CPU = CpuFeatures.host()
+RNG = np.random.default_rng(1)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype("float32")
+
+
+def pack(hint: str, array: np.ndarray) -> Any:
+    return relax.const(array, str(array.dtype))
+
+
+def run(
+    types: list[tuple[Sequence[int | str], str]],
+    body: Callable[..., Any],
+    values: list[np.ndarray],
+) -> tuple[list[np.ndarray], dict[str, str]]:
+    """Build one function through the schedules, run it, return results and the rules used."""
+    symbols: dict[str, Any] = {}
+
+    def dim(d: int | str) -> Any:
+        return symbols.setdefault(d, tirx.Var(d, "int64")) if isinstance(d, str) else d
+
+    bb = relax.BlockBuilder()
+    params = [
+        relax.Var(f"x{k}", relax.TensorType([dim(d) for d in shape], dtype)) for k, (shape, dtype) in enumerate(types)
+    ]
+    with bb.function("main", params):
+        with bb.dataflow():
+            result = bb.emit_output(body(bb, *params))
+        bb.emit_func_output(result)
+    t = relax.transform
+    before = [
+        t.LegalizeOps(),
+        t.AnnotateTIROpPattern(),
+        t.FuseOps(),
+        t.FuseTIR(),
+        t.RewriteDataflowReshape(),
+    ]
+    after = [
+        t.ToNonDataflow(),
+        t.RemovePurityChecking(),
+        t.CallTIRRewrite(),
+        t.StaticPlanBlockMemory(),
+        t.LowerAllocTensor(),
+        t.KillAfterLastUse(),
+        t.LowerRuntimeBuiltin(),
+        t.ComputePrimValue(),
+        t.VMShapeLower(),
+        t.AttachGlobalSymbol(),
+    ]
+    target = CPU.tvm_target()
+    with target:
+        mod = schedule_module(tvm.ir.transform.Sequential(before)(bb.get()), CPU)
+        executable = relax.build(
+            mod,
+            target,
+            relax_pipeline=tvm.ir.transform.Sequential(after),
+            exec_mode="compiled",
+        )
+    vm = relax.VirtualMachine(executable, tvm.cpu())
+    found = vm["main"](*[tvm.runtime.tensor(v) for v in values])
+    results = [found] if hasattr(found, "numpy") else list(found)
+    return [r.numpy() for r in results], schedule_report(mod)
+
+
+def reference(
+    op: str,
+    inputs: Sequence[str],
+    feeds: dict[str, np.ndarray],
+    constants: dict[str, np.ndarray],
+    outputs: int = 1,
+    **attributes: Any,
+) -> list[np.ndarray]:
+    """Return what ONNX Runtime computes for one node."""
+    names = [f"y{k}" for k in range(outputs)]
+    graph = helper.make_graph(
+        [helper.make_node(op, list(inputs), names, **attributes)],
+        "g",
+        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()],
+        [helper.make_empty_tensor_value_info(n) for n in names],
+        [numpy_helper.from_array(a, n) for n, a in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def close(result: np.ndarray, expected: np.ndarray, depth: int = 1) -> None:
+    """Compare with a tolerance for sums of `depth` terms, as large as the largest result."""
+    assert result.shape == expected.shape
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(result, expected, rtol=0, atol=4e-7 * max(8, depth) * scale)
+
+
+MATMULS: list[tuple[Sequence[int | str], tuple[int, ...], int]] = [
+    ((13, 33), (13, 33), 50),
+    ((1, 40), (1, 40), 100),
+    ((6, 40), (6, 40), 16),
+    ((2, 3, 17), (2, 3, 17), 7),
+    ((9, 24), (9, 24), 1),
+    (("m", 40), (13, 40), 50),
+    (("m", 40), (1, 40), 50),
+    (("m", 40), (2, 40), 200),
+    (("n", "m", 40), (3, 7, 40), 33),
+    ((40,), (40,), 33),
+]
+
+
+@pytest.mark.parametrize(("shape", "concrete", "width"), MATMULS)
+def test_matmul(shape: Sequence[int | str], concrete: tuple[int, ...], width: int) -> None:
+    x, w, b = normal(*concrete), normal(concrete[-1], width), normal(width)
+
+    def body(bb: Any, v: Any) -> Any:
+        y = emit_matmul(bb, v, w, pack, CPU)
+        return bb.emit(relax.op.nn.relu(bb.emit(relax.op.add(y, relax.const(b)))))
+
+    (y,), report = run([(shape, "float32")], body, [x])
+    close(y, np.maximum(x @ w + b, 0), concrete[-1])
+    if width > 1:
+        assert list(report.values()) == ["contraction"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_matmul_of_another_dtype_is_ordinary(dtype: str) -> None:
+    x, w = normal(5, 12).astype(dtype), normal(12, 9).astype(dtype)
+    (y,), _ = run([((5, 12), dtype)], lambda bb, v: emit_matmul(bb, v, w, pack, CPU), [x])
+    np.testing.assert_allclose(y.astype("float64"), x.astype("float64") @ w, atol=2e-2)
+
+
+# image, weight, strides, padding, dilation, groups
+CONVOLUTIONS: list[tuple[Any, ...]] = [
+    ((1, 8, 9, 10), (16, 8, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
+    ((2, 3, 13, 11), (5, 3, 3, 3), (2, 2), (1, 0, 2, 1), (1, 1), 1),
+    ((1, 5, 12, 12), (7, 5, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
+    ((1, 5, 3, 3), (7, 5, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
+    ((1, 5, 12, 12), (7, 5, 1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1),
+    ((1, 6, 12, 13), (6, 1, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 6),
+    ((1, 6, 12, 13), (12, 1, 5, 5), (2, 2), (2, 2, 2, 2), (1, 1), 6),
+    ((1, 8, 9, 9), (12, 4, 3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 2),
+    ((1, 3, 20, 21), (4, 3, 7, 7), (2, 2), (3, 3, 3, 3), (1, 1), 1),
+    ((2, 4, 30), (6, 4, 5), (3,), (2, 1), (1,), 1),
+    ((1, 4, 600), (4, 1, 3), (1,), (1, 1), (1,), 4),
+    ((1, 2, 5, 6, 7), (3, 2, 2, 3, 3), (1, 2, 1), (0, 1, 1, 1, 1, 0), (1, 1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution(case: tuple[Any, ...], symbolic: bool) -> None:
+    shape, weights, strides, padding, dilation, groups = case
+    x, w, b = normal(*shape), normal(*weights), normal(weights[0])
+    rank = len(weights) - 2
+    names = ("n", shape[1], *("h", "w", "d")[:rank]) if symbolic else shape
+
+    def body(bb: Any, v: Any) -> Any:
+        y = emit_conv(
+            bb,
+            v,
+            w,
+            strides=strides,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            pack=pack,
+            cpu=CPU,
+        )
+        return bb.emit(relax.op.add(y, relax.const(b.reshape(-1, *([1] * rank)))))
+
+    (y,), report = run([(names, "float32")], body, [x])
+    (expected,) = reference(
+        "Conv",
+        ["x", "w", "b"],
+        {"x": x},
+        {"w": w, "b": b},
+        strides=strides,
+        pads=padding,
+        dilations=dilation,
+        group=groups,
+        kernel_shape=weights[2:],
+    )
+    close(y, expected, int(np.prod(weights[1:])))
+    assert list(report.values()) == ["convolution"]
+
+
+def test_convolution_with_residual_and_activation() -> None:
+    x, w, z = normal(1, 4, 9, 9), normal(10, 4, 3, 3), normal(1, 10, 9, 9)
+    shape = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
+
+    def body(bb: Any, v: Any, other: Any) -> Any:
+        y = emit_conv(bb, v, w, **shape, pack=pack, cpu=CPU)
+        return bb.emit(relax.op.nn.relu(bb.emit(relax.op.add(y, other))))
+
+    (y,), report = run([((1, 4, 9, 9), "float32"), ((1, 10, 9, 9), "float32")], body, [x, z])
+    (expected,) = reference("Conv", ["x", "w"], {"x": x}, {"w": w}, pads=(1, 1, 1, 1))
+    close(y, np.maximum(expected + z, 0), 36)
+    assert len(report) == 1
+
+
+STEPS, BATCH, WIDTH, HIDDEN = 5, 5, 3, 9
+LENGTHS = np.array([5, 1, 3, 2, 4], "int32")
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+RECURRENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("lstm", {}, {}),
+    ("lstm", {"direction": "bidirectional"}, {"lengths": True, "symbolic": True}),
+    ("lstm", {"direction": "reverse"}, {"lengths": True, "expressions": True}),
+    ("lstm", {"clip": 0.3}, {"peepholes": True}),
+    ("lstm", {"input_forget": True}, {"batch": 2}),
+    (
+        "lstm",
+        {
+            "activations": ("Relu", "HardSigmoid", "Softsign"),
+            "activation_alpha": (0.3,),
+            "activation_beta": (0.4,),
+        },
+        {"batch": 1},
+    ),
+    ("gru", {"direction": "bidirectional"}, {"symbolic": True}),
+    ("gru", {"linear_before_reset": True}, {"lengths": True}),
+    ("gru", {"linear_before_reset": True}, {"expressions": True, "bare": True}),
+    ("gru", {"direction": "reverse"}, {"expressions": True, "lengths": True, "batch": 3}),
+    ("rnn", {"direction": "bidirectional"}, {"lengths": True}),
+    ("rnn", {"activations": ("LeakyRelu",), "activation_alpha": (0.1,)}, {"bare": True}),
+    (
+        "rnn",
+        {"activations": ("Affine",), "activation_alpha": (0.4,), "activation_beta": (0.2,)},
+        {},
+    ),
+    ("rnn", {"activations": ("Elu",), "activation_alpha": (0.7,)}, {}),
+    ("rnn", {"activations": ("Softplus",)}, {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "attributes", "options"), RECURRENT)
+def test_recurrent(kind: str, attributes: dict[str, Any], options: dict[str, Any]) -> None:
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    batch, gates = options.get("batch", BATCH), GATES[kind]
+    steps_dim: int | str = "t" if options.get("symbolic") else STEPS
+    batch_dim: int | str = "b" if options.get("symbolic") else batch
+    x = normal(STEPS, batch, WIDTH)
+    weights = {"w": normal(directions, gates * HIDDEN, WIDTH), "r": normal(directions, gates * HIDDEN, HIDDEN) * 0.3}
+    if not options.get("bare"):
+        weights["b"] = normal(directions, 2 * gates * HIDDEN)
+    if options.get("peepholes"):
+        weights["p"] = normal(directions, 3 * HIDDEN)
+    feeds: dict[str, np.ndarray] = {"x": x}
+    shapes: dict[str, Sequence[int | str]] = {"x": (steps_dim, batch_dim, WIDTH)}
+    states = [] if options.get("bare") else ["h", "c"] if kind == "lstm" else ["h"]
+    for name in states:
+        feeds[name] = normal(directions, batch, HIDDEN)
+        shapes[name] = (directions, batch_dim, HIDDEN)
+    if options.get("lengths"):
+        feeds["l"], shapes["l"] = LENGTHS[:batch], (batch_dim,)
+    if options.get("expressions"):
+        feeds.update(weights)
+        shapes.update({n: w.shape for n, w in weights.items()})
+
+    def body(bb: Any, *params: Any) -> Any:
+        given: dict[str, Any] = {**weights, **dict(zip(feeds, params, strict=True))}
+        record = Recurrence(hidden_size=HIDDEN, **attributes)
+        common = {"attributes": record, "sequence_lens": given.get("l"), "pack": pack, "cpu": CPU}
+        main = [given["x"], given["w"], given["r"], given.get("b"), given.get("h")]
+        if kind == "lstm":
+            found = emit_lstm(bb, *main, given.get("c"), peepholes=given.get("p"), **common)
+            return relax.Tuple(list(found))
+        return relax.Tuple(list((emit_gru if kind == "gru" else emit_rnn)(bb, *main, **common)))
+
+    types = [(shapes[n], str(a.dtype)) for n, a in feeds.items()]
+    results, report = run(types, body, list(feeds.values()))
+    present = {*feeds, *weights}
+    order = ["x", "w", "r", "b", "l", "h"] + (["c", "p"] if kind == "lstm" else [])
+    inputs = [n if n in present else "" for n in order]
+    while inputs[-1] == "":
+        inputs.pop()
+    plain = {k: int(v) if isinstance(v, bool) else v for k, v in attributes.items()}
+    constants = {} if options.get("expressions") else weights
+    expected = reference(
+        kind.upper(),
+        inputs,
+        feeds,
+        constants,
+        outputs=len(results),
+        hidden_size=HIDDEN,
+        **plain,
+    )
+    for result, wanted in zip(results, expected, strict=True):
+        close(result, wanted, 20)
+    assert "unscheduled" not in report.values()
+
+
+def test_unknown_activation_is_an_error() -> None:
+    with pytest.raises(CodegenError, match="unknown activation 'Swoosh'"):
+        resolve_activations(["Swoosh"])
