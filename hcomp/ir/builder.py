@@ -235,8 +235,10 @@ class GraphBuilder:
         """Return the outputs as constants where the node is small and all of it is known.
 
         Exporters write scales and shapes as long constant expressions; converters need their values.
+        A tensor without elements is known too, whatever made it: no kernel need run over nothing.
         """
-        if OPS[op].host_only or any(i and i not in self._constants for i in inputs):
+        contents = {i: self._contents(i) for i in inputs if i}
+        if OPS[op].host_only or any(array is None for array in contents.values()):
             return None
         if symbols_of(tuple(attrs.values())) or not all(
             _is_small(self.types[i]) for i in inputs if i
@@ -246,12 +248,24 @@ class GraphBuilder:
             return None
         from hcomp.reference import REFERENCE
 
-        result = REFERENCE[op](*(self._constants[i] if i else None for i in inputs), **attrs)
+        result = REFERENCE[op](*(contents[i] if i else None for i in inputs), **attrs)
         arrays = result if isinstance(result, tuple) else (result,)
         return tuple(
             self.constant(a, hints[i] if i < len(hints) and hints[i] else op)
             for i, a in enumerate(arrays)
         )
+
+    def _contents(self, name: str) -> NDArray[Any] | None:
+        """Return a constant's array, or one for a value that has no elements; else None."""
+        if name in self._constants:
+            return self._constants[name]
+        found = self.types[name]
+        if not isinstance(found, TensorType) or found.dtype == "string" or found.elements() != 0:
+            return None
+        from hcomp.dtypes import numpy_dtype
+
+        sizes = [d for d in found.shape or () if isinstance(d, int)]
+        return np.zeros(sizes, numpy_dtype(found.dtype)) if found.is_static else None
 
     def _outputs(self, op: str, types: Sequence[Type], hints: Sequence[str]) -> tuple[Value, ...]:
         names = [hints[i] if i < len(hints) and hints[i] else op for i in range(len(types))]
