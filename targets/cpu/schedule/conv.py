@@ -53,8 +53,6 @@ from hcomp.targets.cpu.schedule.stages import Stage
 _CHUNK = 512
 """Output positions that one task computes before it stores them; its sums stay in L1."""
 
-_UNROLLED_TAPS = 3
-
 _IN_FLIGHT = 8
 """Independent sums that hide the latency of a multiply-add (4 cycles, 2 a cycle)."""
 
@@ -330,13 +328,11 @@ class _Emitter:
         return seq(out)
 
     def _over_taps(self, taps: list[Expr], body: Callable[[list[Expr]], list[Stmt]]) -> Stmt:
-        """Return loops over the taps; a short last axis is unrolled."""
+        """Return loops over the taps."""
         axis = len(taps)
         if axis == len(self.shape.kernel):
             return seq(body(taps))
         count = self.shape.kernel[axis]
-        if axis == len(self.shape.kernel) - 1 and count <= _UNROLLED_TAPS:
-            return seq([s for q in range(count) for s in body([*taps, imm(q)])])
         return loop(imm(count), lambda r: self._over_taps([*taps, r], body), "tap")
 
     def _source(self, planes: Any, group: Expr, channel: Expr, taps: list[Expr], position: Expr) -> tuple[Any, Expr]:
