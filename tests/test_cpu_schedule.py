@@ -371,6 +371,8 @@ UNARY: dict[str, tuple[Any, Any, tuple[float, float], float]] = {
     "exp": (tirx.exp, np.exp, (-105, 90), 4),
     "exp2": (tirx.exp2, np.exp2, (-150, 130), 4),
     "exp10": (tirx.exp10, lambda x: 10.0**x, (-45, 39), 4),
+    "expm1": (lambda x: tirx.call_pure_extern("float32", "expm1f", x), np.expm1, (-30, 90), 4),
+    "libm": (lambda x: tirx.call_pure_extern("float32", "tanhf", x), np.tanh, (-10, 10), 6),
     "log": (tirx.log, np.log, (0, 4), 4),
     "log2": (tirx.log2, np.log2, (0, 4), 4),
     "log10": (tirx.log10, np.log10, (0, 4), 4),

@@ -54,6 +54,7 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
             groups=attrs["groups"],
             pack=_packer(lowering, node.inputs[1]),
             cpu=features,
+            sizes=[lowering.dim(d) for d in (_output(node).shape or ())[2:]],
         )
         return _checked(lowering, node, found, 1, weight.shape[1] * attrs["groups"])
 

@@ -24,6 +24,7 @@ def emit_conv(
     groups: int,
     pack: Pack,
     cpu: CpuFeatures,
+    sizes: Sequence[Any] | None = None,
 ) -> relax.Expr:
     """Return the convolution of `x` with a constant weight.
 
@@ -37,6 +38,7 @@ def emit_conv(
         groups: number of groups.
         pack: registers a constant under a hint and returns the expression that stands for it.
         cpu: the processor.
+        sizes: the output's spatial sizes as the caller spells them (TIR expressions), where it does.
 
     Returns:
         [N, O, *output]. Weights that are not float32 are given to the ordinary convolution.
@@ -59,7 +61,7 @@ def emit_conv(
     )
     packed = pack("taps", pack_taps(weight, shape))
     return bb.emit_te(
-        lambda image, taps: conv_te(image, taps, shape),
+        lambda image, taps: conv_te(image, taps, shape, sizes),
         x,
         packed,
         primfunc_name_hint="packed_conv",
@@ -84,11 +86,11 @@ def pack_taps(weight: np.ndarray, shape: ConvShape) -> np.ndarray:
     return np.ascontiguousarray(split.transpose(order))
 
 
-def conv_te(image: te.Tensor, taps: te.Tensor, shape: ConvShape) -> te.Tensor:
+def conv_te(image: te.Tensor, taps: te.Tensor, shape: ConvShape, spelled: Sequence[Any] | None = None) -> te.Tensor:
     """Return the meaning of a packed convolution; the schedule replaces its loops."""
     axes = range(len(shape.kernel))
     sizes = list(image.shape[2:])
-    extents = [
+    extents = spelled or [
         tirx.floordiv(
             sizes[a] + shape.begin[a] + shape.end[a] - (shape.kernel[a] - 1) * shape.dilation[a] - 1,
             shape.strides[a],
