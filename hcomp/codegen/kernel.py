@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 from tvm.tirx.buffer import is_buffer_var
 
-from hcomp.dims import Call, DimLike, is_symbol
+from hcomp.dims import Call, DimLike, is_symbol, symbols_of
 from hcomp.errors import CodegenError
 from hcomp.ir.types import Shape, TensorType
 
@@ -281,21 +281,41 @@ def checked(function: Any, message: str) -> Any:
     return function.with_attr("op_pattern", OPAQUE).with_attr("tirx.is_scheduled", True)
 
 
-def with_output_shape(function: Any, shape: Shape) -> Any:
-    """Return a function whose last buffer is declared with `shape`, which it is equal to."""
+def with_output_shape(function: Any, shape: Shape) -> tuple[Any, tuple[str, ...]]:
+    """Return a function whose last buffer, and the loops over it, have sizes as `shape` spells them.
+
+    The symbols that the function does not know yet become parameters in front of that buffer; they
+    are returned.
+    """
     known = {}
     for parameter in function.params:
         sizes = parameter.ty.shape if is_buffer_var(parameter) else [parameter]
         known.update({str(d.name): d for d in sizes if isinstance(d, tvm.ir.Var)})
+    missing = tuple(sorted(symbols_of(shape) - known.keys()))
+    known.update({name: tirx.Var(name, "int64") for name in missing})
     old = function.params[-1]
     declared = old.ty
+    sizes = [dim_expr(d, known.__getitem__) for d in shape]
     buffer_type = type(declared)(
-        declared.dtype, declared.storage_scope, [dim_expr(d, known.__getitem__) for d in shape],
-        declared.strides, declared.elem_offset, declared.data_alignment, declared.offset_factor,
-        declared.layout, declared.allocated_addr,
+        declared.dtype, declared.storage_scope, sizes, declared.strides, declared.elem_offset,
+        declared.data_alignment, declared.offset_factor, declared.layout, declared.allocated_addr,
     )  # fmt: skip
     new = tvm.ir.Var(old.name, buffer_type)
-    return tvm_ffi.structural_map(function, (tvm.ir.Var, lambda found: new if found.same_as(old) else found))
+    spelled = [
+        (a, b) for a, b in zip(declared.shape, sizes, strict=True) if not isinstance(a, tirx.IntImm | tvm.ir.Var)
+    ]
+
+    def renamed(found: Any) -> Any:
+        if found.same_as(old):
+            return new
+        return next((b for a, b in spelled if tvm_ffi.structural_equal(a, found)), found)
+
+    function = tvm_ffi.structural_map(function, (tvm.ir.Expr, renamed), order="pre")
+    parameters = [*function.params[:-1], *(known[name] for name in missing), function.params[-1]]
+    return (
+        tirx.PrimFunc(parameters, function.body, function.ret_type, function.attrs),
+        missing,
+    )
 
 
 def with_flags(function: Any, count: int) -> Any:

@@ -128,9 +128,10 @@ class Lowering:
         if tvm_ffi.structural_equal(made.ty, wanted):
             return made
         call = self.builder.lookup_binding(made)
-        function = with_output_shape(self.builder.get()[call.args[0]], value_type.shape or ())
+        function, symbols = with_output_shape(self.builder.get()[call.args[0]], value_type.shape or ())
         variable = self.builder.add_func(function, str(call.args[0].name_hint))
-        return self.builder.emit(relax.call_tir(variable, call.args[1], wanted))
+        arguments = relax.Tuple([*call.args[1].fields, *(self.variable(s) for s in symbols)])
+        return self.builder.emit(relax.call_tir(variable, arguments, wanted))
 
     def bind(self, name: str, value_type: TensorType, expr: Expr) -> None:
         """Give a name to an intermediate value, so that kernels can read it."""

@@ -7,13 +7,15 @@ symbols that no parameter's dimension binds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
 
 from hcomp.codegen.lowering import Array, Expr, Lowering, Rule, Value, identifier, tensor_type
+from hcomp.codegen.sizes import name_sizes
+from hcomp.dims import DimLike, symbol
 from hcomp.errors import CodegenError
 from hcomp.ir.graph import Graph, Node
 
@@ -50,30 +52,63 @@ def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Lower
     """
     from hcomp.codegen.relax_table import LOWER
 
-    lowering = Lowering(graph, {**LOWER, **(rules or {})})
+    named, computed = name_sizes(graph)
+    lowering = Lowering(named, {**LOWER, **(rules or {})})
     inputs = _inputs(lowering)
     for constant in graph.constants:
         lowering.values[constant.name] = Value(constant.type, array=constant.array)
     builder = lowering.builder
     # Which constants and sizes become parameters is known only when all nodes are lowered.
-    with builder.function("main"):
+    with builder.function("region"):
         with builder.dataflow():
-            for node in graph.nodes:
+            for node in named.nodes:
                 _lower_node(lowering, node)
             results = [builder.emit_output(lowering.expr(name)) for name in graph.outputs]
-        symbols = lowering.unbound()
+        sizes = lowering.unbound()
         parameters = [*inputs, *(variable for variable, _ in lowering.packed.values())]
-        if symbols:
-            sizes = [lowering.variable(s) for s in symbols]
-            parameters.append(relax.Var("sizes", relax.ShapeType(values=sizes)))
+        if sizes:
+            variables = [lowering.variable(s) for s in sizes]
+            parameters.append(relax.Var("sizes", relax.ShapeType(values=variables)))
         result = results[0] if len(results) == 1 else relax.Tuple(results)
         builder.emit_func_output(result, parameters)
+    symbols = _entry(lowering, graph, [(s, computed.get(s, symbol(s))) for s in sizes])
     return LoweredRegion(
         module=builder.get(),
         constants=tuple((name, array) for name, (_, array) in lowering.packed.items()),
         symbols=symbols,
         fresh_outputs=_fresh(graph),
     )
+
+
+def _entry(lowering: Lowering, graph: Graph, sizes: Sequence[tuple[str, DimLike]]) -> tuple[str, ...]:
+    """Make `main`, and return the symbols of its trailing shape.
+
+    Without computed sizes the region's function is `main` itself. Otherwise `main` computes them
+    and calls it: a function's parameters are the only place that binds a name to a size for good
+    (passes drop match_casts that nobody reads).
+    """
+    module = lowering.builder.get()
+    region = module.get_global_var("region")
+    if all(name == str(dim) for name, dim in sizes):
+        function = module[region]
+        del module[region]
+        module["main"] = function.with_attr("global_symbol", "main")
+        return tuple(name for name, _ in sizes)
+    outer = Lowering(graph, {}, lowering.builder)
+    arguments = _inputs(outer)
+    arguments += [outer.pack(name, array) for name, (_, array) in lowering.packed.items()]
+    shape = relax.ShapeExpr([outer.dim(dim) for _, dim in sizes])
+    symbols = outer.unbound()
+    parameters = list(arguments)
+    if symbols:
+        variables = [outer.variable(s) for s in symbols]
+        parameters.append(relax.Var("sizes", relax.ShapeType(values=variables)))
+    builder = lowering.builder
+    with builder.function("main", parameters):
+        builder.emit_func_output(builder.emit(relax.Call(region, [*arguments, shape])))
+    private = builder.get()[region].without_attr("global_symbol")
+    builder.update_func(region, private)
+    return symbols
 
 
 def _inputs(lowering: Lowering) -> list[Expr]:
