@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,6 +36,7 @@ def load_model(model: str | os.PathLike[str] | ModelProto) -> ModelProto:
         folder = None
     else:
         own, folder = _parse(Path(model)), Path(model).resolve().parent
+    _check_text(own)
     _check_header(own)
     _check_depth(own.graph, 0)
     for tensor in all_tensors(own):
@@ -57,6 +59,32 @@ def _parse(path: Path) -> ModelProto:
     if not model.HasField("graph"):
         raise CaptureError(f"{path}: not an ONNX model: it has no graph")
     return model
+
+
+def _check_text(message: Any) -> None:
+    """Refuse names that are no text: protobuf gives those as bytes, which nothing here expects.
+
+    Comments and metadata may hold anything; they are not read. Nor are a tensor's contents here.
+    """
+    if isinstance(message, TensorProto):
+        _refuse_bytes("the name of a tensor", message.name)
+        for entry in message.external_data:
+            _check_text(entry)
+        return
+    for field, value in message.ListFields():
+        if field.name in ("doc_string", "metadata_props"):
+            continue
+        if field.type == field.TYPE_STRING:
+            for text in value if field.is_repeated else [value]:
+                _refuse_bytes(field.full_name, text)
+        elif field.type == field.TYPE_MESSAGE:
+            for item in value if field.is_repeated else [value]:
+                _check_text(item)
+
+
+def _refuse_bytes(where: str, text: str | bytes) -> None:
+    if isinstance(text, bytes):
+        raise CaptureError(f"the model is damaged: {where} is {text[:40]!r}, which is no text")
 
 
 def _check_header(model: ModelProto) -> None:
@@ -182,6 +210,8 @@ def _external(tensor: TensorProto, folder: Path | None, size: int) -> bytes:
     where = f"the tensor {tensor.name!r}"
     if folder is None:
         raise CaptureError(f"{where} lies in the file {location!r}, but the model was not read from a folder")
+    if "\0" in location:
+        raise CaptureError(f"{where} lies in {location!r}, which is no file name")
     path = (folder / location).resolve()
     if not location or not path.is_relative_to(folder):
         raise CaptureError(f"{where} lies in {location!r}, outside the model's own folder")
@@ -192,6 +222,10 @@ def _external(tensor: TensorProto, folder: Path | None, size: int) -> bytes:
     if length != size or offset < 0:
         raise CaptureError(f"{where} declares {length} bytes at {offset}, its shape {list(tensor.dims)} needs {size}")
     try:
+        # A named pipe or a device could block or never end.
+        if not path.is_file():
+            reason = "it is no regular file" if path.exists() else "No such file or directory"
+            raise CaptureError(f"{where}: {location!r} cannot be read: {reason}")
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < offset + size:
                 raise CaptureError(f"{where} needs {size} bytes at {offset} of {location!r}, which is shorter")

@@ -87,6 +87,13 @@ class Session:
             use_threads(self.threads)
         if self._fast is not None and (short := self._fast(inputs)) is not None:
             return short
+        try:
+            return self._run_any(inputs)
+        except MemoryError as error:
+            raise RunError(f"out of memory: {error}") from None
+
+    def _run_any(self, inputs: Mapping[str, object]) -> dict[str, Any]:
+        """Run in the way that takes any values, layouts and steps."""
         values, taken, borrowed, torch = self._binder.bind(inputs)
         found: dict[str, Any] = {}
         seen: list[object] = []

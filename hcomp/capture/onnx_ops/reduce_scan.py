@@ -64,6 +64,10 @@ def _topk(c: NodeContext) -> Sequence[str]:
         return c.b.dynamic("topk", [c.input(0)], static=settings, bound=bound, dtypes=dtypes, rank=c.type(0).rank)
     if k is None:
         raise c.refuse("its k is missing")
+    if c.ranked():
+        size = c.shape()[settings["axis"]]
+        if isinstance(size, int) and isinstance(k[0], int) and not 0 <= k[0] <= size:
+            raise c.refuse(f"its k is {k[0]}, but the axis has {size} elements")
     return c.emit_many("topk", 0, k=k[0], **settings)
 
 

@@ -40,6 +40,8 @@ def _split(c: NodeContext) -> Sequence[str]:
         sizes = [each] * (count - 1) + [whole - each * (count - 1)]
     if len(sizes) != count:
         raise c.refuse(f"it has {len(sizes)} sizes for {count} outputs")
+    if c.ranked() and isinstance(spare := sum(sizes) - c.shape()[axis], int) and spare != 0:
+        raise c.refuse(f"its sizes add up to {sum(sizes)}, not to {c.shape()[axis]}")
     if count == 1:
         return [c.input(0)]
     return c.emit_many("split", 0, sizes=tuple(sizes), axis=axis)

@@ -20,7 +20,7 @@ from hcomp.codegen.kernel import (
 from hcomp.codegen.relax_table import scalar
 from hcomp.codegen.relax_table.loops import Buffer, local, nest, repeat_while, statements, store, when
 from hcomp.codegen.relax_table.shape import int64
-from hcomp.dims import DimLike
+from hcomp.dims import DimLike, lower_bound
 from hcomp.ir.types import Shape
 
 
@@ -121,6 +121,9 @@ def _topk(kernel: Kernel) -> tuple[Tensor, ...]:
     kept: DimLike = attrs["k"]
     count = kernel.dim(kept)
     dtype = kernel.out_dtype
+    spare = shape[axis] - kept
+    if (least := lower_bound(spare)) is None or least < 0:
+        kernel.require(f"k is {kept}, beyond an axis of size {shape[axis]}", lambda k: k.dim(spare) >= int64(0))
 
     def emit(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
         values, indices = outs

@@ -75,6 +75,7 @@ def _split(kernel: Kernel) -> tuple[Tensor, ...]:
     for output, size in enumerate(kernel.attrs["sizes"]):
         parts.append(_slice_of(kernel, axis, kernel.dim(start), output))
         start = start + size
+    kernel.require_equal(start, kernel.shape(0)[axis])
     return tuple(parts)
 
 
