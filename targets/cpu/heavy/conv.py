@@ -11,6 +11,7 @@ from tvm import relax, te, tirx
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy.matmul import Pack
 from hcomp.targets.cpu.schedule.conv_shape import CONV, ConvShape
+from hcomp.targets.cpu.schedule.nest import imm
 
 
 def emit_conv(
@@ -98,8 +99,8 @@ def conv_te(image: te.Tensor, taps: te.Tensor, shape: ConvShape, spelled: Sequen
         + 1
         for a in axes
     ]
-    channel = te.reduce_axis((0, shape.inputs), "channel")
-    tap = [te.reduce_axis((0, shape.kernel[a]), f"tap{a}") for a in axes]
+    channel = te.reduce_axis((imm(0), imm(shape.inputs)), "channel")
+    tap = [te.reduce_axis((imm(0), imm(shape.kernel[a])), f"tap{a}") for a in axes]
 
     def element(n: Any, o: Any, *position: Any) -> Any:
         where = [position[a] * shape.strides[a] + tap[a] * shape.dilation[a] - shape.begin[a] for a in axes]
@@ -112,7 +113,7 @@ def conv_te(image: te.Tensor, taps: te.Tensor, shape: ConvShape, spelled: Sequen
         return te.sum(value * weight, axis=[channel, *tap])
 
     return te.compute(
-        (image.shape[0], shape.groups * shape.outputs, *extents),
+        (image.shape[0], imm(shape.groups * shape.outputs), *extents),
         element,
         name="packed_conv",
         attrs={CONV: shape.text()},

@@ -8,7 +8,9 @@ import numpy as np
 from tvm import relax, te
 
 from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.heavy.kernel import call_kernel, shape_of
 from hcomp.targets.cpu.schedule.contraction import PACKED
+from hcomp.targets.cpu.schedule.nest import imm
 
 Pack = Callable[[str, np.ndarray], relax.Expr]
 
@@ -34,15 +36,16 @@ def emit_matmul(bb: relax.BlockBuilder, x: relax.Expr, weight: np.ndarray, pack:
     depth, width = weight.shape
 
     def product(a: te.Tensor, b: te.Tensor) -> te.Tensor:
-        k = te.reduce_axis((0, depth), "k")
+        k = te.reduce_axis((imm(0), imm(depth)), "k")
         return te.compute(
-            (*a.shape[:-1], width),
+            (*a.shape[:-1], imm(width)),
             lambda *i: te.sum(a(*i[:-1], k) * b(i[-1] // columns, k, i[-1] % columns), axis=k),
             name="packed_matmul",
             attrs={PACKED: columns},
         )
 
-    return bb.emit_te(product, x, packed, primfunc_name_hint="packed_matmul", primfunc_attrs={"op_pattern": 4})
+    sizes = [*shape_of(x)[:-1], width]
+    return call_kernel(bb, "packed_matmul", [x, packed], product, sizes)
 
 
 def panel_columns(width: int, cpu: CpuFeatures) -> int:

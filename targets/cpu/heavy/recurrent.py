@@ -11,6 +11,7 @@ from tvm import relax
 from hcomp.errors import CodegenError
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy.activations import Activation, resolve_activations
+from hcomp.targets.cpu.heavy.kernel import shape_of
 from hcomp.targets.cpu.heavy.matmul import Pack, emit_matmul
 from hcomp.targets.cpu.heavy.recurrent_loops import GATES, Cell, recurrent_function
 
@@ -139,7 +140,7 @@ class _Inputs:
     @property
     def sizes(self) -> tuple[Any, Any]:
         """The number of steps and sequences."""
-        steps, batch, _ = self.x.ty.shape.values if hasattr(self.x.ty.shape, "values") else (self.x.ty.shape)
+        steps, batch, _ = shape_of(self.x)
         return steps, batch
 
 
@@ -229,7 +230,7 @@ def _part(inputs: _Inputs, given: Operand, number: int, hint: str) -> relax.Expr
     if isinstance(given, np.ndarray):
         return inputs.pack(hint, np.ascontiguousarray(given[number]))
     bb = inputs.bb
-    if int(given.ty.shape.values[0]) > 1:
+    if int(shape_of(given)[0]) > 1:
         given = bb.emit(relax.op.strided_slice(given, [0], [number], [number + 1]))
     return bb.emit(relax.op.squeeze(given, [0]))
 
