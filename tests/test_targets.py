@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hcomp.dtypes import numpy_dtype
+from hcomp.dims import parse_dim
+from hcomp.dtypes import dtype_name
 from hcomp.ir.builder import GraphBuilder
 from hcomp.ir.graph import Graph
 from hcomp.ir.ops import OPS
@@ -32,7 +33,8 @@ def _batches() -> Iterator[Any]:
         for dtype in dict.fromkeys(t for case in cases for t in case.dtypes):
             chosen = [case for case in cases if dtype in case.dtypes]
             for start in range(0, len(chosen), BATCH):
-                for symbolic in (False, True):
+                # Symbolic shapes are the harder ones: the rest of the types runs with them only.
+                for symbolic in (False, True) if dtype == "float32" else (True,):
                     name = f"{family}-{dtype}-{start}-{'symbolic' if symbolic else 'static'}"
                     yield pytest.param(chosen[start : start + BATCH], dtype, symbolic, id=name)
 
@@ -54,13 +56,9 @@ class Batch:
         self.graph: Graph = self.builder.finish(self.outputs)
 
     def _input(self, value: NDArray[Any], dims: tuple[Any, ...]) -> str:
-        from hcomp.dims import parse_dim
-
         shape = tuple(parse_dim(d) if isinstance(d, str) else d for d in dims)
         if not self.symbolic:
             shape = value.shape
-        from hcomp.dtypes import dtype_name
-
         self.inputs.append(value)
         return self.builder.input("x", TensorType(dtype_name(value.dtype), shape))
 
@@ -145,7 +143,3 @@ def test_a_target_answers_for_every_operator(name: str) -> None:
     for node in batch.graph.nodes:
         assert target.why_not(batch.graph, node) == ""
         assert target.cost(batch.graph, [node], SIZES) > 0
-
-
-def test_bfloat16_is_a_dtype() -> None:
-    assert numpy_dtype("bfloat16").name == "bfloat16"

@@ -191,8 +191,11 @@ class Kernel:
             return constant(self.scalars[index], self.dtype(index))
         return wide(self.tensor(index)(*position))
 
-    def spread(self, index: int, position: Sequence[Expr], shape: Shape) -> Expr:
-        """Return the element of input `index` that broadcasting to `shape` puts at `position`."""
+    def spread(self, index: int, position: Sequence[Expr], shape: Shape, buffer: Any = None) -> Expr:
+        """Return the element of input `index` that broadcasting to `shape` puts at `position`.
+
+        Inside of statements `buffer` is the input's buffer.
+        """
         if index in self.scalars:
             return constant(self.scalars[index], self.dtype(index))
         own = self.shape(index)
@@ -200,7 +203,7 @@ class Kernel:
         places = [
             self._place(have, want, i) for have, want, i in zip(own, shape[len(shape) - len(own) :], tail, strict=True)
         ]
-        return self.read(index, places)
+        return self.read(index, places) if buffer is None else wide(buffer[tuple(places)])
 
     def _place(self, have: DimLike, want: DimLike, i: Expr) -> Expr:
         if have == want:

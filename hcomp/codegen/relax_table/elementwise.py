@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
 
 from hcomp.codegen.kernel import Expr, Kernel, KernelBody, Tensor, constant
 from hcomp.codegen.relax_table import scalar
+from hcomp.codegen.relax_table.loops import (
+    Buffer,
+    local,
+    nest,
+    repeat_while,
+    statements,
+    store,
+    when,
+)
+from hcomp.codegen.relax_table.shape import int64
 
 Function = Callable[..., Expr]
 
@@ -64,6 +74,39 @@ def _isinf(attrs: Any, x: Expr) -> Expr:
     return tests[0] if len(tests) == 1 else tirx.Or(*tests)
 
 
+def _power(kernel: Kernel) -> Tensor:
+    """Integers are squared and multiplied in a loop; a negative exponent truncates 1 / a**-b."""
+    exponent = kernel.scalars.get(1)
+    if "int" not in kernel.out_dtype or (exponent is not None and 0 <= exponent <= 8):
+        return elementwise(scalar.power)(kernel)
+    shape, dtype = kernel.out_shape, kernel.out_dtype
+    zero, one = constant(0, dtype), constant(1, dtype)
+
+    def emit(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
+        found = dict(zip(present, ins, strict=True))
+        with nest(kernel, shape) as i:
+            base, left, result = (local(dtype) for _ in range(3))
+            store(base, [int64(0)], kernel.spread(0, i, shape, found.get(0)))
+            given = kernel.spread(1, i, shape, found.get(1))
+            store(left, [int64(0)], scalar.maximum(given, zero))
+            store(result, [int64(0)], one)
+            with repeat_while(tirx.GT(left[0], zero)):
+                with when(tirx.EQ(tirx.bitwise_and(left[0], one), one)):
+                    store(result, [int64(0)], result[0] * base[0])
+                store(base, [int64(0)], base[0] * base[0])
+                store(left, [int64(0)], tirx.shift_right(left[0], one))
+            a = kernel.spread(0, i, shape, found.get(0))
+            odd = tirx.EQ(tirx.bitwise_and(given, one), one)
+            unit = tirx.Or(tirx.EQ(a, one), tirx.EQ(a, zero - one))
+            inverse = tirx.Select(unit, tirx.Select(odd, a, one), zero)
+            store(outs[0], i, tirx.Select(tirx.LT(given, zero), inverse, result[0]))
+
+    present = [n for n in range(2) if n not in kernel.scalars]
+    tensors = [kernel.tensor(n) for n in present]
+    (made,) = statements(kernel, tensors, [(shape, dtype)], emit, "power")
+    return made
+
+
 UNARY: dict[str, Function] = {
     "abs": scalar.absolute,
     "acos": scalar.libm("acos"),
@@ -108,7 +151,6 @@ BINARY: dict[str, Function] = {
     "multiply": scalar.multiply,
     "divide": scalar.divide,
     "floor_divide": scalar.floor_divide,
-    "power": scalar.power,
     "maximum": scalar.maximum,
     "minimum": scalar.minimum,
     "floor_mod": scalar.floor_mod,
@@ -131,6 +173,7 @@ BINARY: dict[str, Function] = {
 
 KERNELS: dict[str, KernelBody] = {
     **{name: elementwise(function) for name, function in {**UNARY, **BINARY}.items()},
+    "power": _power,
     "isnan": elementwise(scalar.is_nan),
     "isfinite": elementwise(scalar.is_finite),
     "isinf": with_attrs(_isinf),

@@ -284,48 +284,15 @@ def floor_mod(a: Expr, b: Expr) -> Expr:
 
 
 def power(a: Expr, b: Expr) -> Expr:
-    """Return a to the power b; integers wrap, and a negative exponent truncates 1 / a**-b."""
-    if not is_float(a):
-        return _integer_power(a, b)
-    if isinstance(b, tirx.FloatImm):
-        known = _POWERS.get(float(b.value))
-        if known is not None:
-            return known(a)
-    return tirx.pow(a, b)
-
-
-_POWERS: dict[float, Callable[[Expr], Expr]] = {
-    1.0: lambda a: a,
-    2.0: lambda a: a * a,
-}
-"""Exponents whose product is exact to the last bit."""
-
-
-def _integer_power(a: Expr, b: Expr) -> Expr:
-    zero, one = same(a, 0), same(a, 1)
-    if isinstance(b, tirx.IntImm) and 0 <= int(b) <= 8:
-        result = one
+    """Return a to the power b; integers by constant exponents below 9 only."""
+    if isinstance(b, tirx.IntImm):
+        result = same(a, 1)
         for _ in range(int(b)):
             result = result * a
         return result
-    if is_unsigned(a):
-        return _power_steps(one, a, b, bits(a))
-    # Square and multiply; each step is bound to variables, or the expression would double.
-    raised = _power_steps(one, a, maximum(b, zero), bits(a) - 1)
-    odd = tirx.EQ(tirx.bitwise_and(b, one), one)
-    unit = tirx.Or(tirx.EQ(a, one), tirx.EQ(a, zero - one))
-    inverse = tirx.Select(unit, tirx.Select(odd, a, one), zero)
-    return tirx.Select(tirx.LT(b, zero), inverse, raised)
-
-
-def _power_steps(result: Expr, base: Expr, exponent: Expr, steps: int) -> Expr:
-    r, x, e = (tirx.Var(n, dtype_of(base)) for n in ("result", "base", "exponent"))
-    one = same(x, 1)
-    if steps == 0:
-        return result
-    odd = tirx.EQ(tirx.bitwise_and(e, one), one)
-    following = _power_steps(tirx.Select(odd, r * x, r), x * x, tirx.shift_right(e, one), steps - 1)
-    return tirx.Let(r, result, tirx.Let(x, base, tirx.Let(e, exponent, following)))
+    if isinstance(b, tirx.FloatImm) and float(b.value) in (1.0, 2.0):
+        return a if float(b.value) == 1.0 else a * a  # exact to the last bit
+    return tirx.pow(a, b)
 
 
 def maximum(a: Expr, b: Expr) -> Expr:
