@@ -53,7 +53,8 @@ def to_tensor(value: object) -> Tensor:
         return value
     if not isinstance(value, np.ndarray):
         raise RunError(f"a kernel needs an array, found {type(value).__name__}")
-    if value.dtype.isbuiltin == 1:
+    # 2 is a type of an extension; an unpickled array of a plain type says 0, not 1.
+    if value.dtype.isbuiltin != 2:
         return _plain_tensor(value)
     name = dtype_name(value.dtype)
     if name in CARRIERS:
@@ -93,7 +94,7 @@ def to_array(value: object) -> np.ndarray:
 def array_of(tensor: Tensor, dtype: str) -> np.ndarray:
     """Return a tensor of the element type `dtype` as an array over the same memory."""
     numpy = numpy_dtype(dtype)
-    if numpy.isbuiltin == 1:
+    if numpy.isbuiltin != 2:
         return np.from_dlpack(tensor)
     if dtype in CARRIERS:
         return from_carrier(np.from_dlpack(tensor), dtype)
