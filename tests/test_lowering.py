@@ -183,6 +183,16 @@ def test_a_slice_outside_stops_the_region() -> None:
         run(ones(2, 2))
 
 
+def test_a_check_of_computed_sizes_spells_them_out() -> None:
+    region = Region()
+    x = region.input(N, 2)
+    y = region.build.emit("strided_slice", x, axes=(0,), begin=(N - 3,), size=(2,), strides=(1,), hint="tail")
+    run = runner(region.finish(y))
+    assert run(ones(3, 2))[0].shape == (2, 2)
+    with pytest.raises(IndexError, match=r"tail: elements N - 3 to .* are outside an axis of size N"):
+        run(ones(2, 2))
+
+
 def test_integer_division_cannot_trap() -> None:
     region = Region()
     a, b = region.input(N, dtype="int32"), region.input(N, dtype="int32")

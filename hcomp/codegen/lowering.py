@@ -5,6 +5,7 @@ A rule of the table is given this and a node, and emits what computes the node's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -63,11 +64,12 @@ class Made:
 
 @dataclass
 class Lowering:
-    """The state of one region's lowering."""
+    """The state of one region's lowering; `sizes` says what the names of computed sizes stand for."""
 
     graph: Graph
     rules: Mapping[str, Rule]
     builder: Any = field(default_factory=relax.BlockBuilder)
+    sizes: Mapping[str, DimLike] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
     packed: dict[str, tuple[Expr, Array]] = field(default_factory=dict)
     _variables: dict[str, Any] = field(default_factory=dict)
@@ -213,7 +215,8 @@ class Lowering:
         types = tuple(self.values[i].type for i in inputs)
         kernel = Kernel({}, types, (FLAG,), self._scalars(inputs))
         function, used, extra = kernel.finish((body(kernel),), 0)
-        variable = self.builder.add_func(checked(function, f"{label}: {problem}"), "guard")
+        text = re.sub(r"\w+", lambda word: str(self.sizes.get(word[0], word[0])), problem)
+        variable = self.builder.add_func(checked(function, f"{label}: {text}"), "guard")
         arguments = [self.expr(inputs[i]) for i in used] + [self.variable(n) for n in extra]
         called = relax.call_tir(variable, relax.Tuple(arguments), self.relax_type(FLAG))
         return self.builder.emit(called)

@@ -53,7 +53,7 @@ def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Lower
     from hcomp.codegen.relax_table import LOWER
 
     named, computed = name_sizes(graph)
-    lowering = Lowering(named, {**LOWER, **(rules or {})})
+    lowering = Lowering(named, {**LOWER, **(rules or {})}, sizes=computed)
     inputs = _inputs(lowering)
     for constant in graph.constants:
         lowering.values[constant.name] = Value(constant.type, array=constant.array)
