@@ -311,6 +311,11 @@ def test_maps() -> None:
             "broadcast_sym": (f32(("n", "m", "k"), ("m", 1)), one(OP.multiply), np.multiply),
             "scalar": (f32((4, 4), ()), one(OP.subtract), np.subtract),
             "transpose": (f32((5, 6, 7)), one(OP.permute_dims, [2, 0, 1]), lambda x: x.transpose(2, 0, 1)),
+            "transpose_squares": (
+                f32((24, 3, 32)),
+                one(OP.permute_dims, [2, 1, 0]),
+                np.transpose,
+            ),
             "transpose_sym": (f32(("n", "m")), one(OP.permute_dims, [1, 0]), np.transpose),
             "pad": (f32((4, 5)), one(OP.nn.pad, [1, 2, 0, 3]), lambda x: np.pad(x, [(1, 2), (0, 3)])),
             "slice": (

@@ -115,9 +115,12 @@ def _by_planes(
     outer = [loops[k] for k in kept[:PLANE_AXES]]
     rows = [loops[k] for k in kept[PLANE_AXES:-1]]
     sch.reorder(*outer, *rows, *[loops[k] for k in reduced], loops[kept[-1]])
+    # A row of sums of its own: LLVM sees that it overlaps nothing and needs no checks.
+    finished = sch.cache_write(block, 0, "global")
     plane = sch.fuse(*outer)
     if parallel:
         sch.parallel(plane)
+    sch.reverse_compute_at(finished, rows[-1] if rows else plane)
     for producer in producers:
         sch.compute_at(producer, plane, preserve_unit_loops=True)
         _fill_then_copy(sch, producer)
