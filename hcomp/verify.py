@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from hcomp.errors import CaptureError
 
 if TYPE_CHECKING:
     import onnx
+
+    from hcomp.artifact import Artifact
 
 
 @dataclass
@@ -90,20 +93,64 @@ def onnxruntime_session(model: Path | str | bytes) -> Any:
         raise CaptureError(f"ONNX Runtime refuses the model: {lines[0] if lines else error}") from None
 
 
-def first_difference(path: Path, feeds: Mapping[str, Any], rtol: float) -> str:
-    """Return a sentence that names the first node whose value differs from ONNX Runtime's.
+def run_reference(session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the outputs of an ONNX Runtime session by name.
 
-    The model is compiled again with every intermediate value as an output; that changes what is
-    fused, so a fault of fusion alone can vanish, and then the sentence says so.
+    Raises:
+        CaptureError: the run fails there.
     """
+    names = [output.name for output in session.get_outputs()]
+    try:
+        return dict(zip(names, session.run(None, dict(feeds)), strict=True))
+    except Exception as error:  # of many kinds, as above
+        lines = str(error).strip().splitlines()
+        raise CaptureError(f"ONNX Runtime fails on these inputs: {lines[0] if lines else error}") from None
+
+
+def first_difference(path: Path, artifact: Artifact, feeds: Mapping[str, Any], rtol: float) -> str:
+    """Return a sentence that names the first node that differs from ONNX Runtime.
+
+    The model is compiled again. Where the artifact's graph is another one, the first node that is
+    not the same is named: the artifact comes from another model. Else every intermediate value
+    becomes an output and is compared; that changes what is fused, so a fault of fusion alone can
+    vanish, and then the sentence says so.
+    """
+    other = first_other_node(bytes(artifact.member("graph.hir")).decode(), path)
+    if other:
+        return f"{other}: the artifact was compiled from another model, or by another hcomp"
+    return _first_wrong_value(path, feeds, rtol)
+
+
+def first_other_node(text: str, path: Path) -> str:
+    """Return the first node of a model that is not as in the graph text of an artifact; "" if none."""
+    from hcomp.compiler import captured_graph
+    from hcomp.ir.printer import print_graph
+
+    ours, theirs = text.splitlines(), print_graph(captured_graph(path)).splitlines()
+    # `--shape` changes the inputs' types in the first line, and with them every line below.
+    if ours == theirs or ours[0] != theirs[0]:
+        return ""
+    known = set(ours)
+    changed = [line for line in theirs if line not in known]
+    nodes = [line for line in theirs if ' from "' in line]
+    for line in changed:
+        if line.lstrip().startswith("const "):
+            name = line.split()[1]
+            line = next((n for n in nodes if name in n.replace(",", " ").replace(")", " ").split()), line)
+        found = re.search(r' from "((?:[^"\\]|\\.)*)"(?: "([^"]*)")?', line)
+        if found:
+            return f"node {found[1]!r} ({found[2] or 'constant'})"
+    return f"the graph after its {len(theirs) - len(changed)} equal lines"
+
+
+def _first_wrong_value(path: Path, feeds: Mapping[str, Any], rtol: float) -> str:
     import hcomp
     from hcomp.capture.load import load_model
 
     model = load_model(path)
     exposed = expose_values(model)
     reference = onnxruntime_session(exposed.SerializeToString())
-    names = [o.name for o in reference.get_outputs()]
-    want = dict(zip(names, reference.run(None, dict(feeds)), strict=True))
+    want = run_reference(reference, feeds)
     got = hcomp.compile(exposed).run(feeds)
     for node in model.graph.node:
         for name in node.output:
@@ -111,7 +158,7 @@ def first_difference(path: Path, feeds: Mapping[str, Any], rtol: float) -> str:
                 found = compare(name, want[name], got[name], rtol)
                 if not found.equal:
                     return f"node {node.name or name!r} ({node.op_type}): {found.text()}"
-    return "none node by node: the difference comes from fused kernels or from an outdated artifact"
+    return "none node by node: the difference comes from fused kernels"
 
 
 def expose_values(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -190,7 +190,10 @@ def _change_initializer(rng: random.Random, model: ModelProto) -> None:
         case 2:
             tensor.raw_data = tensor.raw_data[: rng.randrange(len(tensor.raw_data) + 1)]
         case _:
-            array = numpy_helper.to_array(tensor)
+            try:
+                array = numpy_helper.to_array(tensor)
+            except (ValueError, TypeError, KeyError):
+                return  # damaged before
             if array.size and array.dtype.kind in "if":
                 changed = array.copy()
                 pool = NUMBERS[:10] if rng.random() < 0.6 or array.dtype != np.int64 else NUMBERS

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, NodeProto
@@ -155,7 +156,7 @@ def _check_types(schema: _Schema, types: list[Type | None]) -> None:
 @cache
 def _schema(op: str, opset: int, domain: str) -> _Schema | None:
     try:
-        found = onnx.defs.get_schema(op, opset, domain)
+        found: Any = onnx.defs.get_schema(op, opset, domain)  # its stubs lack half of it
     except onnx.defs.SchemaError:
         return None
     formals = tuple(_Formal(i.name, i.type_str, frozenset(i.types), i.is_homogeneous) for i in found.inputs)

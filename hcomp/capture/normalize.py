@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -106,10 +107,9 @@ def _has_body(node: NodeProto, versions: dict[str, int]) -> bool:
     domain = _domain(node.domain)
     version = versions.get(node.domain, versions.get(domain, 1))
     try:
-        schema = onnx.defs.get_schema(node.op_type, version, domain)
+        schema: Any = onnx.defs.get_schema(node.op_type, version, domain)  # its stubs lack both
     except onnx.defs.SchemaError:
         return False
-    # The stubs of onnx lack both.
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
@@ -158,6 +158,8 @@ def _check_names(graph: GraphProto) -> None:
 def _check_outputs(graph: GraphProto) -> None:
     seen: set[str] = set()
     for output in graph.output:
+        if not output.name:
+            raise CaptureError("an output of the graph has no name")
         if output.name in seen:
             raise CaptureError(f"the output {output.name!r} is listed twice")
         seen.add(output.name)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from hcomp.errors import HcompError
 
+DEBUG = "HCOMP_DEBUG"
+"""The environment variable that makes faults of hcomp show their traceback."""
 COMMANDS = ("compile", "run", "verify", "bench", "inspect", "explain", "diff", "devices")
 
 
@@ -33,9 +35,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader of a pipe is gone: nothing is wrong, and nobody would read a message.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.filename is not None or os.environ.get(DEBUG):
+            raise
+        # Every file is opened by code that names it in its errors; what has no name is the output.
+        print(f"hcomp: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+        _drop_output()
+        return 1
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        text = " ".join(str(error).split())
+        print(
+            f"hcomp: a fault of hcomp: {type(error).__name__}: {text[:500]} (please report it; {DEBUG}=1 shows where)",
+            file=sys.stderr,
+        )
+        return 1
     return status
+
+
+def _drop_output() -> None:
+    """Send what is left for the output nowhere, so that the interpreter's last flush cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

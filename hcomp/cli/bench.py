@@ -8,10 +8,11 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from hcomp.cli.options import add_json, report
+from hcomp.cli.options import add_json, open_artifact, report
 from hcomp.errors import RunError, UsageError
 from hcomp.partition.plan_text import time_text
 
@@ -34,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
         return _work(options)
     if options.rounds < 1:
         raise UsageError(f"rounds must be at least 1, found {options.rounds}")
+    open_artifact(options.artifact)  # its errors are better said here than by a worker
     engines = ["hcomp"] + ([options.vs] if options.vs else [])
     laps = _race(options, engines)
     data: dict[str, Any] = {f"{e}_us": statistics.median(laps[e]) for e in engines}
@@ -48,29 +50,26 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _race(options: argparse.Namespace, engines: list[str]) -> dict[str, list[float]]:
-    workers = {engine: _start(options, engine) for engine in engines}
     laps: dict[str, list[float]] = {engine: [] for engine in engines}
-    for _ in range(options.rounds):
+    with ExitStack() as stack:  # closes the workers' pipes, which ends them, and waits for them
+        workers = {engine: stack.enter_context(_process(options, engine)) for engine in engines}
         for engine, worker in workers.items():
-            time.sleep(0.01)
-            laps[engine].append(_ask(worker, engine))
-    for worker in workers.values():
-        assert worker.stdin is not None
-        worker.stdin.close()
-        worker.wait()
+            _read(worker, engine)
+        for _ in range(options.rounds):
+            for engine, worker in workers.items():
+                time.sleep(0.01)
+                laps[engine].append(_ask(worker, engine))
     return laps
 
 
-def _start(options: argparse.Namespace, engine: str) -> subprocess.Popen[str]:
+def _process(options: argparse.Namespace, engine: str) -> subprocess.Popen[str]:
     command = [
         sys.executable, "-m", "hcomp", "bench", options.artifact, "--worker", engine,
         "--threads", str(options.threads), *(f"--size={s}" for s in options.size),
     ]  # fmt: skip
     if engine != "hcomp":
         command += ["--model", options.model or str(Path(options.artifact).with_suffix(".onnx"))]
-    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    _read(worker, engine)
-    return worker
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def _ask(worker: subprocess.Popen[str], engine: str) -> float:
@@ -109,11 +108,14 @@ def _work(options: argparse.Namespace) -> int:
 
 
 def _engine(options: argparse.Namespace) -> Any:
-    import hcomp
+    from hcomp.runtime.startup import import_runtime
+
+    import_runtime()  # before anything else imports tvm_ffi: torch would cost seconds
     from hcomp.cli.feeds import random_inputs
     from hcomp.cli.options import read_sizes
+    from hcomp.runtime import load
 
-    session = hcomp.load(options.artifact, threads=options.threads)
+    session = load(options.artifact, threads=options.threads)
     feeds = random_inputs(session.inputs, read_sizes(options.size), {})
     if options.worker == "hcomp":
         return lambda: session.run(feeds)

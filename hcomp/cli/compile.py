@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hcomp.cli.options import add_compile_options, add_json, compile_arguments, progress, report
+from hcomp.errors import UsageError
 from hcomp.partition.plan_text import bytes_text, time_text
 
 
@@ -25,6 +26,8 @@ def run(options: argparse.Namespace) -> int:
     import hcomp
 
     output = options.output or str(Path(options.model).with_suffix(".hcomp"))
+    if Path(output).exists() and Path(output).samefile(options.model):
+        raise UsageError(f"{output}: would overwrite the model; name another file with -o")
     start = time.perf_counter()
     progress(f"compiling {options.model} ...")
     program = hcomp.compile(options.model, **compile_arguments(options))

@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
-from hcomp.cli.options import add_json, is_artifact, read_plan, write_file
+from hcomp.cli.options import add_json, is_artifact, open_artifact, read_plan, table, write_file
 from hcomp.errors import UsageError
+from hcomp.partition.plan_text import bytes_text, time_text
+
+MAX_ROWS = 12
+"""Operators that the table shows."""
+SHOWN_FEATURES = (
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512vnni",
+    "avx512bf16",
+    "amx-int8",
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -31,15 +50,85 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"plan": plan.to_json(), "summary": plan.summary()}, indent=1))
     elif not (options.dot or options.svg):
-        print(plan.to_text())
+        parts = [_about(options.file), plan.to_text(), _operators(plan)]
+        print("\n".join(part for part in parts if part))
     return 0
+
+
+def _about(path: str) -> str:
+    """Return what an artifact is: inputs, outputs, what it needs, what takes its bytes; else ""."""
+    if not is_artifact(path):
+        return _about_model(path)
+    artifact = open_artifact(path)
+    manifest = artifact.manifest
+    sizes: Counter[str] = Counter()
+    for name, file in manifest.files.items():
+        sizes["constants" if name.startswith("constants/") else "kernels" if "regions/" in name else "texts"] += (
+            file.size
+        )
+    kept = ", ".join(f"{what} {bytes_text(sizes[what])}" for what in ("constants", "kernels", "texts"))
+    cpu = manifest.cpu
+    rows = [
+        [
+            f"{path}:",
+            f"artifact of {manifest.name!r} by hcomp {manifest.hcomp}, {bytes_text(Path(path).stat().st_size)}",
+        ]
+    ]
+    rows += [["input", f"{spec.name}: {spec.type}"] for spec in manifest.inputs]
+    rows += [["output", f"{spec.name}: {spec.type}"] for spec in manifest.outputs]
+    rows += [["devices", ", ".join(d.name for d in manifest.devices)], ["holds", kept]]
+    if cpu is not None:
+        shown = " ".join(f.lstrip("+") for f in cpu.features if f.lstrip("+") in SHOWN_FEATURES)
+        rows.append(["needs", f"{cpu.triple.partition('-')[0]} {shown}".rstrip()])
+    return "\n".join([rows[0][0] + " " + rows[0][1], *(f"  {key:8}{value}" for key, value in rows[1:])])
+
+
+def _about_model(path: str) -> str:
+    if path.endswith(".json"):
+        return ""
+    import onnx
+
+    from hcomp.capture.load import load_model
+
+    graph = load_model(path).graph
+    given = {tensor.name for tensor in graph.initializer}
+    lines = [f"{path}: ONNX model {graph.name!r}, {len(graph.node)} nodes"]
+    for what, infos in (("input", graph.input), ("output", graph.output)):
+        lines += [f"  {what:8}{i.name}: {_declared(onnx, i)}" for i in infos if i.name not in given]
+    return "\n".join(lines)
+
+
+def _declared(onnx: Any, info: Any) -> str:
+    tensor = info.type.tensor_type
+    if info.type.WhichOneof("value") != "tensor_type":
+        return info.type.WhichOneof("value") or "of no declared type"
+    dtype = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+    name = {"float": "float32", "double": "float64"}.get(dtype, dtype)
+    if not tensor.HasField("shape"):
+        return f"{name}[...]"
+    sizes = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
+    return f"{name}[{','.join(sizes)}]"
+
+
+def _operators(plan: Any) -> str:
+    """Return a table of the operators by their share of the predicted time."""
+    times: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for node in plan.nodes():
+        times[node["operator"] or node["op"]] += node["us"]
+        counts[node["operator"] or node["op"]] += 1
+    total = sum(times.values()) or 1.0
+    rows = [["operator", "nodes", "predicted", "share"]]
+    for name, us in times.most_common(MAX_ROWS):
+        rows.append([name, str(counts[name]), time_text(us), f"{100 * us / total:.0f} %"])
+    text = table(rows) if len(rows) > 1 else ""
+    rest = len(times) - MAX_ROWS
+    return f"{text}\n... and {rest} more" if rest > 0 else text
 
 
 def _graph_text(path: str) -> str:
     if is_artifact(path):
-        from hcomp.artifact.store import Artifact
-
-        return bytes(Artifact.open(path).member("graph.hir")).decode()
+        return bytes(open_artifact(path).member("graph.hir")).decode()
     if path.endswith(".json"):
         raise UsageError(f"{path}: a plan holds no graph; give the artifact or the model")
     from hcomp.compiler import captured_graph

@@ -106,25 +106,62 @@ def is_artifact(path: str) -> bool:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
+def open_artifact(path: str) -> Any:
+    """Return the artifact in a file.
+
+    Raises:
+        UsageError: the file is of another kind, such as a model.
+        ArtifactError: it is damaged.
+    """
+    from hcomp.artifact.store import Artifact
+
+    if path.endswith(".onnx") and not is_artifact(path):
+        raise UsageError(f"{path}: a model and no artifact; `hcomp compile {path}` makes one of it")
+    return Artifact.open(path)
+
+
 def read_plan(path: str) -> Any:
-    """Return the plan of an artifact, a plan.json, or (compiled for the CPU) an ONNX file."""
+    """Return the plan of an artifact, a plan.json, or (compiled for the CPU) an ONNX file.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no plan.
+    """
     from hcomp.partition.report import PlanReport
 
     if is_artifact(path):
-        from hcomp.artifact.store import Artifact
-
-        return PlanReport(json.loads(bytes(Artifact.open(path).member("plan.json"))))
+        return PlanReport(_plan_of(bytes(open_artifact(path).member("plan.json")), path))
     if path.endswith(".json"):
         try:
-            plan = json.loads(Path(path).read_text())
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{path}: no plan: {error}") from None
-        if not isinstance(plan, dict) or "steps" not in plan:
-            raise UsageError(f"{path}: no plan: expected an object with steps")
-        return PlanReport(plan)
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+        return PlanReport(_plan_of(data, path))
     from hcomp.compiler import plan_model
 
     return plan_model(path)
+
+
+def _plan_of(data: bytes, path: str) -> dict[str, Any]:
+    """Return the plan in JSON that anybody may have written; all of its forms can be made."""
+    from hcomp.partition import diff, dot, explain, plan_text, svg
+    from hcomp.partition.report import PlanReport
+
+    try:
+        plan = json.loads(data)
+        if not isinstance(plan, dict) or not isinstance(plan.get("steps"), list):
+            raise UsageError(f"{path}: no plan: expected an object with a list of steps")
+        # The forms read every field that there is, so what they can be made of is a plan.
+        report = PlanReport(plan)
+        for form in (plan_text.render, dot.render, svg.render):
+            form(plan)
+        report.summary()
+        diff.diff_plans(plan, plan)
+        for node in report.nodes():
+            explain.render(node)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        what = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"{path}: no plan: {what}") from None
+    return plan
 
 
 def progress(message: str) -> None:

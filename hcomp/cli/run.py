@@ -25,32 +25,41 @@ def run(options: argparse.Namespace) -> int:
     from hcomp.runtime.startup import import_runtime
 
     import_runtime()  # before anything else imports tvm_ffi: torch would cost seconds
-    import hcomp
     from hcomp.cli.feeds import random_inputs, read_inputs
-    from hcomp.cli.options import read_sizes, report
+    from hcomp.cli.options import open_artifact, read_sizes, report
+    from hcomp.runtime import Session
 
-    session = hcomp.load(options.artifact, threads=options.threads)
+    session = Session(open_artifact(options.artifact), threads=options.threads)
     feeds = read_inputs(options.input)
     if options.random:
         feeds = random_inputs(session.inputs, read_sizes(options.size), feeds)
     outputs = session.run(feeds)
     if options.output:
         _write(outputs, Path(options.output))
-    lines = [f"{name}: {_describe(value)}" for name, value in outputs.items()]
-    report(options, {name: _describe(value) for name, value in outputs.items()}, "\n".join(lines))
+    data = {name: _describe(value) for name, value in outputs.items()}
+    report(options, data, "\n".join(f"{name}: {_line(found)}" for name, found in data.items()))
     return 0
 
 
-def _describe(value: Any) -> str:
+def _describe(value: Any) -> dict[str, Any]:
+    """Return an output's type, shape and, where it holds numbers, a few of them."""
     import numpy as np
 
     if not isinstance(value, np.ndarray):
-        return f"{type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else repr(value)
-    text = f"{value.dtype}{list(value.shape)}"
+        length = len(value) if hasattr(value, "__len__") else None
+        return {"kind": type(value).__name__, "length": length}
+    found: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
     if value.dtype.kind in "biuf" and value.size:
         data = value.astype(np.float64)
-        text += f", mean {data.mean():.6g}, smallest {data.min():.6g}, largest {data.max():.6g}"
-    return text
+        found |= {"mean": float(data.mean()), "smallest": float(data.min()), "largest": float(data.max())}
+    return found
+
+
+def _line(found: dict[str, Any]) -> str:
+    if "dtype" not in found:
+        return found["kind"] if found["length"] is None else f"{found['kind']} of {found['length']}"
+    numbers = [f"{key} {found[key]:.6g}" for key in ("mean", "smallest", "largest") if key in found]
+    return ", ".join([f"{found['dtype']}{found['shape']}", *numbers])
 
 
 def _write(outputs: dict[str, Any], folder: Path) -> None:
@@ -58,11 +67,17 @@ def _write(outputs: dict[str, Any], folder: Path) -> None:
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        taken: set[str] = set()
         for name, value in outputs.items():
             if not isinstance(value, np.ndarray) or value.dtype.kind == "O":
                 raise UsageError(f"the output {name!r} is no array of numbers: a .npy file cannot hold it")
             # Names come from the model, so they may hold slashes: they never choose a folder.
-            safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in name).lstrip(".") or "output"
+            safe = stem = "".join(c if c.isalnum() or c in "._-" else "_" for c in name).lstrip(".")[:200] or "output"
+            number = 1
+            while safe.lower() in taken:
+                number += 1
+                safe = f"{stem}_{number}"
+            taken.add(safe.lower())
             np.save(folder / f"{safe}.npy", value, allow_pickle=False)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from None

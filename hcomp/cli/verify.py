@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hcomp.cli.options import add_json, progress, read_sizes, report
+from hcomp.cli.options import add_json, open_artifact, progress, read_sizes, report
+from hcomp.errors import UsageError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -21,24 +22,40 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run both on the same inputs and print each output's largest error."""
-    import hcomp
     from hcomp.cli.feeds import random_inputs, read_inputs
-    from hcomp.verify import compare, first_difference, onnxruntime_session
+    from hcomp.runtime import Session
+    from hcomp.verify import compare, first_difference, onnxruntime_session, run_reference
 
-    session = hcomp.load(options.artifact)
+    artifact = open_artifact(options.artifact)
+    session = Session(artifact)
     reference = onnxruntime_session(options.model)
+    _same_names(options, session, reference)
     feeds = random_inputs(session.inputs, read_sizes(options.size), read_inputs(options.input))
-    want = dict(zip((o.name for o in reference.get_outputs()), reference.run(None, feeds), strict=True))
     got = session.run(feeds)
+    want = run_reference(reference, feeds)
     rows = [compare(name, want[name], got.get(name), options.rtol) for name in want]
     wrong = [row for row in rows if not row.equal]
     data: dict[str, Any] = {"equal": not wrong, "outputs": [vars(row) for row in rows]}
     lines = [row.text() for row in rows]
     if wrong:
         progress("looking for the first node that differs ...")
-        data["first_difference"] = first_difference(Path(options.model), feeds, options.rtol)
+        data["first_difference"] = first_difference(Path(options.model), artifact, feeds, options.rtol)
         progress("")
         lines.append(f"first difference: {data['first_difference']}")
     lines.append("different" if wrong else "equal")
     report(options, data, "\n".join(lines))
     return 1 if wrong else 0
+
+
+def _same_names(options: argparse.Namespace, session: Any, reference: Any) -> None:
+    """Refuse a model that the artifact cannot come from: it has other inputs or outputs."""
+    for what, ours, theirs in (
+        ("inputs", session.inputs, reference.get_inputs()),
+        ("outputs", session.outputs, reference.get_outputs()),
+    ):
+        have, want = [spec.name for spec in ours], [value.name for value in theirs]
+        if sorted(have) != sorted(want):
+            raise UsageError(
+                f"{options.model} is not the model of {options.artifact}:"
+                f" its {what} are {', '.join(want) or 'none'}, those of the artifact {', '.join(have) or 'none'}"
+            )

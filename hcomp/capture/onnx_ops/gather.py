@@ -19,7 +19,10 @@ def _gather_elements(c: NodeContext) -> str:
 
 
 def _gather_nd(c: NodeContext) -> str:
-    return c.emit("gather_nd", 0, 1, batch_dims=c.attr("batch_dims", 0))
+    batch = c.attr("batch_dims", 0)
+    if any(c.ranked(i) and not 0 <= batch < c.rank(i) for i in (0, 1)):
+        raise c.refuse(f"its batch_dims {batch} leave no axis to index")
+    return c.emit("gather_nd", 0, 1, batch_dims=batch)
 
 
 _REDUCTIONS = ("none", "add", "mul", "max", "min")

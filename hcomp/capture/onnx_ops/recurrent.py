@@ -95,8 +95,8 @@ def _recurrent(op: str, default: Sequence[str], states: int) -> Converter:
             attrs["input_forget"] = bool(c.attr("input_forget", 0))
         if op == "gru":
             attrs["linear_before_reset"] = bool(c.attr("linear_before_reset", 0))
-        # The weights say the hidden size; output_sequence (opset 1) only names an output.
-        c.ignore("hidden_size", "output_sequence")
+        c.ignore("output_sequence")  # of opset 1: which outputs are wanted, as their names say too
+        _check_shapes(c, c.attr("hidden_size"), count)
         batch_first = c.attr("layout", 0) == 1
         x = _of_rank_three(c, c.input(0))
         initial = [_of_rank_three(c, c.optional(5 + i)) for i in range(states)]
@@ -114,6 +114,20 @@ def _recurrent(op: str, default: Sequence[str], states: int) -> Converter:
         return (c.emit("permute_dims", y, axes=(2, 0, 1, 3)), *(_swap(c, s) for s in final))
 
     return convert
+
+
+def _check_shapes(c: NodeContext, hidden: int | None, directions: int) -> None:
+    """Refuse weights that are not of rank 3, or not for this hidden size and number of directions."""
+    for index in range(3):
+        if c.ranked(index) and c.rank(index) != 3:
+            raise c.refuse(f"its input {index} has {c.rank(index)} dimensions, not 3")
+    if not c.ranked(2):
+        return
+    have, _, size = c.shape(2)
+    if isinstance(have, int) and have != directions:
+        raise c.refuse(f"its weight has {have} directions, not {directions}")
+    if hidden is not None and isinstance(size, int) and size != hidden:
+        raise c.refuse(f"its hidden_size is {hidden}, but its weight is for {size}")
 
 
 RECURRENT: dict[str, Converter] = {
