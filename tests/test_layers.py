@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TREES = {"hcomp": "hcomp", "passes": "hcomp.passes", "targets": "hcomp.targets"}
 
 COMPILERS = {"torch", "tvm", "onnx", "onnx_ir", "onnxscript"}
-ENTRIES = {"hcomp.compile", "hcomp.program", "hcomp.cli", "hcomp.onnx_backend"}
+ENTRIES = {"hcomp.compiler", "hcomp.program", "hcomp.cli", "hcomp.onnx_backend"}
 STAGES = {
     "hcomp.capture",
     "hcomp.passes",
