@@ -40,8 +40,9 @@ def _copied(kernel: Kernel) -> Tensor:
             flat = flat * kernel.dim(size) + i
         at = []
         for size in reversed(have):
-            at.append(tirx.indexmod(flat, kernel.dim(size)))
-            flat = tirx.indexdiv(flat, kernel.dim(size))
+            # Nothing here is below zero: TVM would spell a floored division out, each in terms of the last.
+            at.append(tirx.truncmod(flat, kernel.dim(size)))
+            flat = tirx.truncdiv(flat, kernel.dim(size))
         return kernel.read(0, at[::-1])
 
     return kernel.compute(read)
