@@ -18,6 +18,7 @@ from hcomp.targets.cpu.heavy import (
     emit_gru,
     emit_lstm,
     emit_matmul,
+    emit_matmul_int8,
     emit_rnn,
 )
 from hcomp.targets.cpu.heavy.activations import resolve_activations
@@ -153,6 +154,29 @@ def test_matmul_of_another_dtype_is_ordinary(dtype: str) -> None:
     x, w = normal(5, 12).astype(dtype), normal(12, 9).astype(dtype)
     (y,), _ = run([((5, 12), dtype)], lambda bb, v: emit_matmul(bb, v, w, pack, CPU), [x])
     np.testing.assert_allclose(y.astype("float64"), x.astype("float64") @ w, atol=2e-2)
+
+
+INTEGERS: list[tuple[tuple[int, ...], int, int, str, str, bool]] = [
+    ((13,), 33, 50, "uint8", "int8", False),
+    ((2, 3), 17, 16, "int8", "uint8", True),
+    ((3, 7), 40, 5, "uint8", "uint8", True),
+    ((1,), 64, 33, "int8", "int8", False),
+    ((), 64, 33, "int8", "int8", False),
+    ((4, 2), 2, 16, "uint8", "int8", False),
+]
+
+
+@pytest.mark.parametrize(("rows", "depth", "width", "data", "weight", "symbolic"), INTEGERS)
+def test_integer_matmul_is_exact(
+    rows: tuple[int, ...], depth: int, width: int, data: str, weight: str, symbolic: bool
+) -> None:
+    x = RNG.integers(np.iinfo(data).min, np.iinfo(data).max + 1, (*rows, depth)).astype(data)
+    w = RNG.integers(np.iinfo(weight).min, np.iinfo(weight).max + 1, (depth, width)).astype(weight)
+    x[..., :2], w[:2, :] = np.iinfo(data).max, np.iinfo(weight).max  # pairs of 8 bits would saturate
+    names = tuple(f"s{k}" for k in range(len(rows))) if symbolic else rows
+    (y,), _ = run([((*names, depth), data)], lambda bb, v: emit_matmul_int8(bb, v, w, pack, CPU), [x])
+    np.testing.assert_array_equal(y, x.astype("int64") @ w.astype("int64"))
+    assert y.dtype == np.int32
 
 
 # image, weight, strides, padding, dilation, groups

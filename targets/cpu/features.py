@@ -86,7 +86,7 @@ def _vectors(triple: str, enabled: set[str]) -> tuple[int, int]:
         return 16, 32
     if "avx512f" in enabled:
         return 64, 32
-    if "avx" in enabled:
+    if "avx2" in enabled:
         return 32, 16
     return 16, 16
 
