@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
 import resource
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,11 @@ import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import hcomp
+import hcomp.program
+from hcomp.artifact import Artifact
+from hcomp.artifact.layout import read_zip, write_zip
 from hcomp.cli import main
-from hcomp.errors import CaptureError, HcompError, RunError
+from hcomp.errors import ArtifactError, CaptureError, HcompError, RunError
 from models import MODELS
 
 FLOAT, INT64, BOOL, TEXT = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
@@ -515,3 +521,180 @@ def test_a_chain_of_3000_nodes() -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     (found,) = hcomp.compile(made, devices=["null"]).run({"x": x}).values()
     np.testing.assert_array_equal(found, -x)
+
+
+# -- inputs of a run ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adder() -> hcomp.program.Program:
+    """Return a program of two inputs that share the symbol N: x [N, 3] + v [N, 1]."""
+    made = model(node("Add", "x v"), x=("N", 3))
+    made.graph.input.append(helper.make_tensor_value_info("v", FLOAT, ["N", 1]))
+    return hcomp.compile(made)
+
+
+ZEROS = np.zeros((2, 3), np.float32)
+COLUMN = np.zeros((2, 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({}, r"input 'x' is missing, input 'v' is missing; the model's inputs are x: float32\[N,3\], v: float32"),
+        ({"x": ZEROS}, "input 'v' is missing"),
+        ({"x": ZEROS, "v": COLUMN, "w": COLUMN}, "there is no input 'w'"),
+        ({"x": ZEROS, "w": COLUMN}, "input 'v' is missing, there is no input 'w'"),
+        ({"x": ZEROS.astype(np.float64), "v": COLUMN}, r"input 'x': expected float32\[N,3\], got float64\[2,3\]"),
+        ({"x": ZEROS.astype(np.int32), "v": COLUMN}, "got int32"),
+        ({"x": ZEROS[0], "v": COLUMN}, "1 dimensions, not 2"),
+        ({"x": np.zeros((2, 4), np.float32), "v": COLUMN}, "axis 1 is 4, not 3"),
+        ({"x": ZEROS, "v": np.zeros((5, 1), np.float32)}, "N is 2 in input 'x' and 5 here"),
+        ({"x": None, "v": COLUMN}, "got None"),
+        ({"x": "text", "v": COLUMN}, "got str 'text'"),
+        ({"x": [[1, 2, 3], [4]], "v": COLUMN}, "list of uneven lengths"),
+        ({"x": np.array([["a"] * 3] * 2), "v": COLUMN}, "input 'x': expected float32"),
+        ({"x": np.array([[{}] * 3] * 2), "v": COLUMN}, "input 'x': expected float32"),
+    ],
+)
+def test_inputs_that_do_not_fit(adder: Any, feeds: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=message) as found:
+        adder.run(feeds)
+    assert found.value.exit_status == 2
+    assert "\n" not in str(found.value)
+
+
+def test_inputs_in_any_form(adder: Any) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    v = np.arange(4, dtype=np.float32).reshape(4, 1)
+    want = x + v
+    read_only = x.copy()
+    read_only.setflags(write=False)
+    forms = {
+        "transposed": np.asfortranarray(x),
+        "strided": np.repeat(np.repeat(x, 2, 0), 2, 1)[::2, ::2],
+        "reversed": x[::-1].copy()[::-1],
+        "big-endian": x.astype(">f4"),
+        "read-only": read_only,
+        "misaligned": np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(4, 3),
+        "broadcast": np.broadcast_to(x, (4, 3)),
+        "list": x.tolist(),
+    }
+    for name, form in forms.items():
+        np.testing.assert_array_equal(adder.run({"x": form, "v": v})["y"], want, err_msg=name)
+    spread = np.broadcast_to(np.float32(7), (4, 1))
+    np.testing.assert_array_equal(adder.run({"x": x, "v": spread})["y"], x + 7)
+
+
+def test_inputs_without_elements(adder: Any) -> None:
+    empty = {"x": np.zeros((0, 3), np.float32), "v": np.zeros((0, 1), np.float32)}
+    assert adder.run(empty)["y"].shape == (0, 3)
+    assert adder.run({"x": empty["x"][:, ::-1], "v": empty["v"].astype(">f4")})["y"].shape == (0, 3)
+
+
+def test_indices_that_come_at_run_time() -> None:
+    made = model(node("Gather", "x i"), x=(5, 2))
+    made.graph.input.append(helper.make_tensor_value_info("i", INT64, ["K"]))
+    program = hcomp.compile(made)
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    np.testing.assert_array_equal(program.run({"x": x, "i": np.array([4, -5])})["y"], x[[4, -5]])
+    for index in (5, -6, 1 << 40, -(1 << 63), (1 << 63) - 1):
+        with pytest.raises(RunError, match=r"/a/Gather.*index .* outside"):
+            program.run({"x": x, "i": np.array([0, index])})
+
+
+# -- artifacts ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def artifact() -> Artifact:
+    source = model(node("MatMul", "x w", "a"), node("Relu", "a"), x=("N", 8), given=(ones("w", 8, 40),))
+    return hcomp.compile(source).artifact
+
+
+def opened(data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a damaged artifact on the command line; check status and message; return the line."""
+    path = tmp_path / "bad.hcomp"
+    path.write_bytes(data)
+    assert main(["run", str(path), "--random"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("hcomp: ")
+    assert shown.err.count("\n") == 1
+    assert len(shown.err) < 700
+    return shown.err
+
+
+def test_artifacts_damaged_in_every_part(artifact: Artifact) -> None:
+    """Each member, header, padding, directory, end record, comment."""
+    data = artifact.to_bytes()
+    spans = read_zip(memoryview(data))
+    places = {0, 2, 30, len(data) - 1, len(data) - 50, len(data) - 90, len(data) - 100, len(data) - 130}
+    for span in spans.values():
+        places |= {span.offset - 1, span.offset - 20, span.offset, span.offset + span.size // 2}
+        places.add(span.offset + span.size - 1)
+    for at in sorted(p for p in places if 0 <= p < len(data)):
+        for bit in (0, 7):
+            broken = bytearray(data)
+            broken[at] ^= 1 << bit
+            with pytest.raises(ArtifactError, match=r"^artifact: [^\n]{1,600}$"):
+                Artifact.from_bytes(bytes(broken))
+    for size in {*np.linspace(0, len(data) - 1, 40).astype(int).tolist(), len(data) - 1}:
+        with pytest.raises(ArtifactError):
+            Artifact.from_bytes(data[:size])
+
+
+def test_damaged_and_foreign_artifacts_on_the_command_line(
+    artifact: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = artifact.to_bytes()
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 1
+    assert "bad.hcomp: damaged" in opened(bytes(flipped), tmp_path, capsys)
+    assert "truncated" in opened(data[:-7], tmp_path, capsys)
+    assert "not an hcomp artifact" in opened(b"", tmp_path, capsys)
+    with zipfile.ZipFile(tmp_path / "foreign.zip", "w") as archive:
+        archive.writestr("manifest.json", json.dumps({"format": "hcomp"}))
+    assert "not an hcomp artifact" in opened((tmp_path / "foreign.zip").read_bytes(), tmp_path, capsys)
+
+
+def lying(artifact: Artifact, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """Return the artifact with another manifest, under a seal that is right."""
+    manifest = json.loads(bytes(artifact.member("manifest.json")))
+    change(manifest)
+    stream = io.BytesIO()
+    members = {name: artifact.member(name) for name in artifact.manifest.files}
+    write_zip(stream, {**members, "manifest.json": memoryview(json.dumps(manifest).encode())})
+    return stream.getvalue()
+
+
+def launch(manifest: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(s for s in manifest["program"]["steps"] if s["kind"] == "launch")
+    return found
+
+
+LIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "processor": (lambda m: m["cpu"].update(triple="aarch64-linux-gnu"), "compiled for aarch64"),
+    "instructions": (lambda m: m["cpu"]["features"].append("+avx512fp16"), "avx512fp16|amx"),
+    "version": (lambda m: m.update(version=99), "format version 99"),
+    "rank": (lambda m: m["inputs"][0]["type"].update(shape=[8]), "region r0"),
+    "size": (lambda m: m["inputs"][0]["type"].update(shape=["N", 9]), "region r0"),
+    "element type": (lambda m: m["inputs"][0]["type"].update(dtype="float64"), "region r0"),
+    "wrong member": (
+        lambda m: launch(m)["files"].update(program=launch(m)["files"]["object"]), "region r0: .*"
+    ),
+    "missing member": (lambda m: launch(m)["files"].update(program="nowhere"), "no member 'nowhere'"),
+    "no constants": (lambda m: launch(m).update(constants=[]), "region r0"),
+    "executor": (lambda m: launch(m).update(executor="reference"), "region r0: the reference program"),
+    "model": (lambda m: launch(m).update(executor="onnxruntime"), "region r0"),
+    "output": (lambda m: m["program"].update(outputs=["nothing"]), "'nothing' is not there"),
+    "unknown device": (lambda m: launch(m).update(device="gpu"), "'gpu' is not among"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_manifests_that_lie(name: str, artifact: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change, message = LIES[name]
+    if name == "instructions" and "avx512_fp16" in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this processor has it")
+    line = opened(lying(artifact, change), tmp_path, capsys)
+    assert re.search(message, line), line

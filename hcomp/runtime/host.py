@@ -27,7 +27,8 @@ def reference_region(program: memoryview, threads: int) -> HostRegion:
     try:
         interpreter = Interpreter(json.loads(bytes(program)), _extern_runner(threads))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"the reference program cannot be read: {error!r}") from error
+        text = f"{type(error).__name__}: {one_line(error)[:200]}"
+        raise ArtifactError(f"the reference program cannot be read: {text}") from error
     run: HostRegion = interpreter.run
     return run
 
