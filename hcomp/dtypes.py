@@ -52,7 +52,8 @@ def numpy_dtype(name: str) -> np.dtype:
         raise KeyError(name)
     import ml_dtypes  # late: it costs 0.4 s and few models need it
 
-    return np.dtype(getattr(ml_dtypes, name))
+    small: np.dtype = np.dtype(getattr(ml_dtypes, name))
+    return small
 
 
 @cache

@@ -1,8 +1,6 @@
 """The interface that ONNX defines for backends: `prepare`, `run_model`, `supports_device`.
 
-    import hcomp.onnx_backend as backend
-    rep = backend.prepare(model)
-    outputs = rep.run([array])
+`rep = hcomp.onnx_backend.prepare(model)`, then `outputs = rep.run([array])`.
 """
 
 from __future__ import annotations

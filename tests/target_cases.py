@@ -391,9 +391,9 @@ def _recurrent(op: str, gates: int, own: dict[str, Any]) -> list[Case]:
 
 RECURRENT = [
     *_recurrent("lstm", 4, {"input_forget": True}),
-    *_recurrent("lstm", 4, {}),
+    _recurrent("lstm", 4, {})[1],
     *_recurrent("gru", 3, {"linear_before_reset": True}),
-    *_recurrent("gru", 3, {}),
+    _recurrent("gru", 3, {})[1],
     *_recurrent("rnn", 1, {}),
 ]
 

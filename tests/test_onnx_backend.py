@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from models import MODELS
 
 import hcomp.onnx_backend as backend
 from hcomp import HcompError
+from models import MODELS
 
 
 def test_prepare_and_run_in_order_and_by_name() -> None:

@@ -14,7 +14,7 @@ from hcomp.errors import CaptureError
 from hcomp.testing import assert_close, interpret
 from hcomp.verify import onnxruntime_session
 
-F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+F, INT, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 node, info = helper.make_node, helper.make_tensor_value_info
 
 
@@ -72,7 +72,7 @@ def test_if_nested_captures_from_two_levels() -> None:
 
 
 def body(nodes: list[Any], states: list[str], out: list[str], shape: Any = NO_SHAPE) -> onnx.GraphProto:
-    inputs = [info("i", I, []), info("go", B, []), *(info(s, F, shape) for s in states)]
+    inputs = [info("i", INT, []), info("go", B, []), *(info(s, F, shape) for s in states)]
     outputs = [info(out[0], B, []), *(info(o, F, NO_SHAPE) for o in out[1:])]
     return helper.make_graph(nodes, "body", inputs, outputs)
 
@@ -86,7 +86,7 @@ def test_loop_that_ends_early_and_stacks(trips: int) -> None:
     )  # fmt: skip
     made = model(
         [node("Loop", ["n", "", "x"], ["last", "all"], body=step)],
-        [info("n", I, []), info("x", F, [2, 3])],
+        [info("n", INT, []), info("x", F, [2, 3])],
         [info("last", F, [2, 3]), info("all", F, [None, 2, 3])], limit=np.float32(50),
     )  # fmt: skip
     check(made, n=trips, x=X)
@@ -96,7 +96,7 @@ def test_loop_whose_carried_value_grows() -> None:
     step = body([node("Concat", ["s", "x"], ["t"], axis=0), node("Identity", ["go"], ["more"])], ["s"], ["more", "t"])
     made = model(
         [node("Loop", ["n", "", "x"], ["last"], body=step)],
-        [info("n", I, []), info("x", F, ["N", 3])], [info("last", F, [None, 3])],
+        [info("n", INT, []), info("x", F, ["N", 3])], [info("last", F, [None, 3])],
     )  # fmt: skip
     check(made, n=3, x=X)
 
@@ -131,7 +131,7 @@ def test_sequences() -> None:
         node("SplitToSequence", ["x", "sizes"], ["parts"], axis=1),
         node("SequenceAt", ["parts", "one"], ["part"]),
     ]
-    outputs = [info(n, F, NO_SHAPE) for n in ("first", "joined", "stacked", "part")] + [info("count", I, [])]
+    outputs = [info(n, F, NO_SHAPE) for n in ("first", "joined", "stacked", "part")] + [info("count", INT, [])]
     made = model(nodes, [info("x", F, ["N", 3])], outputs, one=np.int64(1), zero=np.int64(0), sizes=np.array([1, 2]))
     check(made, x=X)
 

@@ -45,10 +45,7 @@ TRANSPOSED = [
     transposed(f32(1, 4, 5, 4), f32(4, 3, 3, 3), strides=[3, 2], output_padding=[1, 1]),
     transposed(f32(1, 4, 5, 4), f32(4, 3, 3, 3), strides=[3, 2], output_shape=[15, 9], forms=["static"]),
     transposed(f32(1, 4, 5, 4), f32(4, 3, 3, 3), strides=[2, 2], output_shape=[10, 8]),
-    *(
-        transposed(f32(1, 4, 5, 4), f32(4, 3, 3, 2), strides=[2, 2], auto_pad=a)
-        for a in ("SAME_UPPER", "SAME_LOWER")
-    ),
+    *(transposed(f32(1, 4, 5, 4), f32(4, 3, 3, 2), strides=[2, 2], auto_pad=a) for a in ("SAME_UPPER", "SAME_LOWER")),
     transposed(f32(1, 4, 5, 4), f32(4, 2, 3, 3), group=2, dilations=[2, 2]),
     transposed(f32(1, 4, 5), f32(4, 2, 3), strides=[2]),
     transposed(f32(1, 2, 3, 2, 3), f32(2, 2, 2, 2, 2), strides=[2, 1, 1]),

@@ -21,9 +21,7 @@ def extern_model(graph: Graph) -> bytes:
         payload = onnx.ModelProto.FromString(node.payload)
         functions.update({(f.domain, f.name): f for f in payload.functions})
         names = dict(zip((i.name for i in payload.graph.input), node.inputs, strict=True))
-        names.update(
-            zip((o.name for o in payload.graph.output), (v.name for v in node.outputs), strict=True)
-        )
+        names.update(zip((o.name for o in payload.graph.output), (v.name for v in node.outputs), strict=True))
         for tensor in payload.graph.initializer:
             names[tensor.name] = f"{number}:{tensor.name}"
             tensor.name = names[tensor.name]

@@ -18,6 +18,7 @@ from tvm import relax, tirx
 
 from hcomp.codegen.kernel import (
     FLAG,
+    OPAQUE,
     Kernel,
     KernelBody,
     Requirement,
@@ -183,6 +184,9 @@ class Lowering:
             function, used, extra = kernel.finish(
                 made if isinstance(made, tuple) else (made,), len(after) + bool(needed)
             )
+            if extra and not used:
+                # Two of them in one group, each with a size of its own, are more than FuseTIR can carry.
+                function = function.with_attr("op_pattern", OPAQUE)
             variable = self.builder.add_func(function, identifier(op))
             self._functions[key] = Made(variable, used, extra, needed)
         found = self._functions[key]

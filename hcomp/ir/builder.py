@@ -136,9 +136,7 @@ class GraphBuilder:
             raise HcompError(f"{op} has a typing rule: use emit")
         outputs = self._outputs(op, types, hints)
         plain = {k: _plain(v) for k, v in (attrs or {}).items()}
-        self._nodes.append(
-            Node(op, tuple(inputs), outputs, plain, graphs or {}, self.origin, payload)
-        )
+        self._nodes.append(Node(op, tuple(inputs), outputs, plain, graphs or {}, self.origin, payload))
         return tuple(v.name for v in outputs)
 
     def dynamic(
@@ -209,9 +207,7 @@ class GraphBuilder:
         """Yield the attributes of every node made so far."""
         return (node.attrs for node in self._nodes)
 
-    def shape_value(
-        self, values: Sequence[Any], *, scalar: bool = False, hint: str = "dims"
-    ) -> str:
+    def shape_value(self, values: Sequence[Any], *, scalar: bool = False, hint: str = "dims") -> str:
         """Return an int64 tensor that holds dimension expressions (a constant if they are numbers)."""
         if all(isinstance(v, int | np.integer) for v in values):
             array = np.array([int(v) for v in values], np.int64)
@@ -240,9 +236,7 @@ class GraphBuilder:
         contents = {i: self._contents(i) for i in inputs if i}
         if OPS[op].host_only or any(array is None for array in contents.values()):
             return None
-        if symbols_of(tuple(attrs.values())) or not all(
-            _is_small(self.types[i]) for i in inputs if i
-        ):
+        if symbols_of(tuple(attrs.values())) or not all(_is_small(self.types[i]) for i in inputs if i):
             return None
         if not all(_is_small(t) for t in types):
             return None
@@ -250,10 +244,7 @@ class GraphBuilder:
 
         result = REFERENCE[op](*(contents[i] if i else None for i in inputs), **attrs)
         arrays = result if isinstance(result, tuple) else (result,)
-        return tuple(
-            self.constant(a, hints[i] if i < len(hints) and hints[i] else op)
-            for i, a in enumerate(arrays)
-        )
+        return tuple(self.constant(a, hints[i] if i < len(hints) and hints[i] else op) for i, a in enumerate(arrays))
 
     def _contents(self, name: str) -> NDArray[Any] | None:
         """Return a constant's array, or one for a value that has no elements; else None."""

@@ -20,7 +20,7 @@ from hcomp.dims import Dim
 from hcomp.dtypes import dtype_name
 from hcomp.ir.types import TensorType, Type
 
-Attribute: TypeAlias = "int | float | str | bool | None | Dim | tuple[Attribute, ...]"
+Attribute: TypeAlias = "int | float | str | bool | Dim | tuple[Attribute, ...] | None"
 
 
 @dataclass(frozen=True, slots=True)

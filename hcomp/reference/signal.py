@@ -83,8 +83,8 @@ def affine_grid(theta: Array, size: Array, *, align_corners: bool = False) -> Ar
     places = np.meshgrid(*axes, indexing="ij")
     ones = np.ones_like(places[0])
     points = np.stack([*reversed(places), ones], axis=-1)
-    grid = np.einsum("...k,nrk->n...r", points, theta.astype(np.float64))
-    return grid.astype(theta.dtype)
+    grid: Array = np.einsum("...k,nrk->n...r", points, theta.astype(np.float64)).astype(theta.dtype)
+    return grid
 
 
 TABLE: dict[str, Function] = {"dft": dft, "stft": stft, "mel_weights": mel_weights, "affine_grid": affine_grid}

@@ -103,7 +103,7 @@ def roi_align(
         image = x[int(batch[r])].astype(np.float64)
         parts = _bilinear_parts(image, rows[:, None, :, None], columns[None, :, None, :])
         if mode == "avg":
-            out[r] = sum(parts).mean(axis=(-2, -1))  # type: ignore[arg-type, union-attr]
+            out[r] = np.sum(parts, axis=0).mean(axis=(-2, -1))
         else:
             out[r] = np.max(np.stack(parts), axis=0).max(axis=(-2, -1))
     return out.astype(x.dtype)
@@ -171,7 +171,8 @@ def deform_conv(
         columns[b, g * per_group : (g + 1) * per_group, k] = found[0] * scales[b, g, k]
     split = columns.reshape(n, groups, channels // groups * taps, oh * ow)
     filters = weight.astype(np.float64).reshape(groups, weight.shape[0] // groups, -1)
-    return np.matmul(filters, split).reshape(n, weight.shape[0], oh, ow).astype(x.dtype)
+    made: Array = np.matmul(filters, split).reshape(n, weight.shape[0], oh, ow).astype(x.dtype)
+    return made
 
 
 TABLE: dict[str, Function] = {

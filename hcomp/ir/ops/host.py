@@ -27,7 +27,7 @@ def _unique(context: Infer) -> list[Shape]:
             total = total * dim
         return [(n,), (n,), (total,), (n,)]
     axis = context.axis(axis, len(x))
-    return [x[:axis] + (n,) + x[axis + 1 :], (n,), (x[axis],), (n,)]
+    return [(*x[:axis], n, *x[axis + 1 :]), (n,), (x[axis],), (n,)]
 
 
 def _region_shape(context: Infer) -> Shape | None:

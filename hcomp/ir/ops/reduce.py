@@ -15,7 +15,7 @@ def _reduced(context: Infer) -> Shape:
 def _topk(context: Infer) -> list[Shape]:
     shape = context.shape(0)
     axis = context.axis(context.attrs["axis"], len(shape))
-    out = shape[:axis] + (context.attrs["k"],) + shape[axis + 1 :]
+    out = (*shape[:axis], context.attrs["k"], *shape[axis + 1 :])
     return [out, out]
 
 

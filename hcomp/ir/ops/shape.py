@@ -90,7 +90,7 @@ def _concat(context: Infer) -> Shape:
 def _split(context: Infer) -> list[Shape]:
     shape = context.shape(0)
     axis = context.axis(context.attrs["axis"], len(shape))
-    return [shape[:axis] + (s,) + shape[axis + 1 :] for s in context.attrs["sizes"]]
+    return [(*shape[:axis], s, *shape[axis + 1 :]) for s in context.attrs["sizes"]]
 
 
 def _slice(context: Infer) -> Shape:
