@@ -71,6 +71,20 @@ _TABLE = {
 }
 
 
+def activation(name: str, alpha: float | None = None, beta: float | None = None) -> Activation:
+    """Return an activation with ONNX's default for a parameter that is None.
+
+    Raises:
+        CodegenError: a name that ONNX does not define.
+    """
+    row = _TABLE.get(name.lower())
+    if row is None:
+        raise CodegenError(f"recurrent operator: unknown activation {name!r}")
+    a = row.alpha if alpha is None else alpha
+    b = row.beta if beta is None else beta
+    return Activation(name.lower(), a or 0.0, b or 0.0)
+
+
 def resolve_activations(
     names: Sequence[str], alphas: Sequence[float] = (), betas: Sequence[float] = ()
 ) -> tuple[Activation, ...]:
@@ -83,13 +97,7 @@ def resolve_activations(
     found = []
     for name in names:
         row = _TABLE.get(name.lower())
-        if row is None:
-            raise CodegenError(f"recurrent operator: unknown activation {name!r}")
-        alpha = row.alpha
-        beta = row.beta
-        if alpha is not None and left_alpha:
-            alpha = left_alpha.pop(0)
-        if beta is not None and left_beta:
-            beta = left_beta.pop(0)
-        found.append(Activation(name.lower(), alpha or 0.0, beta or 0.0))
+        alpha = left_alpha.pop(0) if row and row.alpha is not None and left_alpha else None
+        beta = left_beta.pop(0) if row and row.beta is not None and left_beta else None
+        found.append(activation(name, alpha, beta))
     return tuple(found)

@@ -14,6 +14,7 @@ from hcomp.targets.cpu.heavy.activations import Activation, resolve_activations
 from hcomp.targets.cpu.heavy.kernel import shape_of
 from hcomp.targets.cpu.heavy.matmul import Pack, emit_matmul
 from hcomp.targets.cpu.heavy.recurrent_loops import GATES, Cell, recurrent_function
+from hcomp.targets.cpu.schedule.nest import imm
 
 Operand: TypeAlias = relax.Expr | np.ndarray
 _DEFAULTS = {"lstm": ("Sigmoid", "Tanh", "Tanh"), "gru": ("Sigmoid", "Tanh"), "rnn": ("Tanh",)}
@@ -26,7 +27,8 @@ class Recurrence:
     Attributes:
         hidden_size: hidden units.
         direction: `forward`, `reverse` or `bidirectional`.
-        activations: names for each direction in turn; empty for the defaults.
+        activations: for each direction in turn, names or activations with their parameters; empty
+            for the defaults.
         activation_alpha: parameters, taken in order by the activations that have one.
         activation_beta: likewise.
         clip: bound of the inputs of the gates' activations.
@@ -36,7 +38,7 @@ class Recurrence:
 
     hidden_size: int
     direction: str = "forward"
-    activations: tuple[str, ...] = ()
+    activations: tuple[str | Activation, ...] = ()
     activation_alpha: tuple[float, ...] = ()
     activation_beta: tuple[float, ...] = ()
     clip: float | None = None
@@ -152,25 +154,31 @@ def _emit(kind: str, attributes: Recurrence, inputs: _Inputs) -> tuple[relax.Exp
         raise CodegenError(f"{kind}: unknown direction {attributes.direction!r}")
     flags = reversals[attributes.direction]
     activations = _activations(kind, attributes, len(flags))
-    parts = [
-        _direction(kind, attributes, inputs, number, reverse, activations[number])
-        for number, reverse in enumerate(flags)
-    ]
+    cells, arguments = [], []
+    for number, reverse in enumerate(flags):
+        cell, own = _direction(kind, attributes, inputs, number, reverse, activations[number])
+        cells.append(cell)
+        arguments += own
+    arguments += [g for g in (inputs.h0, inputs.c0, inputs.lengths) if g is not None]
+    steps, batch = inputs.sizes
+    state = [imm(len(flags)), batch, imm(attributes.hidden_size)]
+    results = [relax.TensorType([steps, *state], inputs.dtype)]
+    results += [relax.TensorType(state, inputs.dtype)] * (2 if kind == "lstm" else 1)
     bb = inputs.bb
-    axes = (1, 0, 0)
-    stacked = []
-    for k, axis in zip(range(len(parts[0])), axes, strict=False):
-        wide = [bb.emit(relax.op.expand_dims(part[k], axis)) for part in parts]
-        stacked.append(wide[0] if len(wide) == 1 else bb.emit(relax.op.concat(wide, axis)))
-    return tuple(stacked)
+    function = bb.add_func(recurrent_function(cells, inputs.cpu), f"{kind}_loops")
+    call = bb.emit(relax.call_tir(function, arguments, results))
+    return tuple(bb.emit(relax.TupleGetItem(call, k)) for k in range(len(results)))
 
 
 def _activations(kind: str, attributes: Recurrence, directions: int) -> list[tuple[Activation, ...]]:
-    names = list(attributes.activations) or list(_DEFAULTS[kind]) * directions
+    names: list[str | Activation] = list(attributes.activations or _DEFAULTS[kind] * directions)
     count = len(_DEFAULTS[kind])
     if len(names) != count * directions:
         raise CodegenError(f"{kind}: expected {count * directions} activations, found {len(names)}")
-    found = resolve_activations(names, attributes.activation_alpha, attributes.activation_beta)
+    made = [n for n in names if isinstance(n, Activation)]
+    found = tuple(made) or resolve_activations(
+        [str(n) for n in names], attributes.activation_alpha, attributes.activation_beta
+    )
     return [found[d * count : (d + 1) * count] for d in range(directions)]
 
 
@@ -181,13 +189,13 @@ def _direction(
     number: int,
     reverse: bool,
     activations: tuple[Activation, ...],
-) -> list[relax.Expr]:
-    """Return [y [T, B, H], y_h [B, H], and for LSTM y_c [B, H]] of one direction."""
-    bb, hidden, dtype = inputs.bb, attributes.hidden_size, inputs.dtype
+) -> tuple[Cell, list[relax.Expr]]:
+    """Return one direction's cell and its own arguments, as `recurrent_function` wants them."""
+    hidden = attributes.hidden_size
     cell = Cell(
         kind=kind,
         hidden=hidden,
-        dtype=dtype,
+        dtype=inputs.dtype,
         reverse=reverse,
         activations=activations,
         clip=attributes.clip,
@@ -195,34 +203,24 @@ def _direction(
         linear_before_reset=attributes.linear_before_reset,
         lengths=inputs.lengths is not None,
         peepholes=inputs.peepholes is not None,
+        bias=inputs.b is not None,
+        initial_h=inputs.h0 is not None,
+        initial_c=inputs.c0 is not None,
     )
     bias, hidden_bias = _biases(cell, inputs, number)
-    projection = _projection(cell, inputs, number)
-    if bias is not None:
-        projection = bb.emit(relax.op.add(projection, bias))
-    steps, batch = inputs.sizes
-    arguments = [projection, _packed_recurrent(cell, inputs, number)]
-    arguments.append(_state(inputs, inputs.h0, number, batch, hidden))
-    if kind == "lstm":
-        arguments.append(_state(inputs, inputs.c0, number, batch, hidden))
-    if inputs.peepholes is not None:
-        rows = _part(inputs, inputs.peepholes, number, "peepholes")
-        arguments.append(bb.emit(relax.op.reshape(rows, (3, hidden))))
-    if cell.linear_before_reset:
-        arguments.append(hidden_bias)
-    if inputs.lengths is not None:
-        arguments.append(inputs.lengths)
-    results = [relax.TensorType([steps, batch, hidden], dtype)]
-    results += [relax.TensorType([batch, hidden], dtype)] * (2 if kind == "lstm" else 1)
-    function = bb.add_func(recurrent_function(cell, inputs.cpu), f"{kind}_loops")
-    call = bb.emit(relax.call_tir(function, arguments, results))
-    return [bb.emit(relax.TupleGetItem(call, k)) for k in range(len(results))]
+    peepholes = _peepholes(cell, inputs, number)
+    optional = [a for a in (bias, peepholes, hidden_bias) if a is not None]
+    own = [_projection(cell, inputs, number), _packed_recurrent(cell, inputs, number)]
+    return cell, own + optional
 
 
-def _state(inputs: _Inputs, given: relax.Expr | None, number: int, batch: Any, hidden: int) -> relax.Expr:
-    if given is None:
-        return inputs.bb.emit(relax.op.zeros((batch, hidden), inputs.dtype))
-    return _part(inputs, given, number, "state")
+def _peepholes(cell: Cell, inputs: _Inputs, number: int) -> relax.Expr | None:
+    if inputs.peepholes is None:
+        return None
+    if isinstance(inputs.peepholes, np.ndarray):
+        return inputs.pack("peepholes", inputs.peepholes[number].reshape(3, cell.hidden))
+    rows = _part(inputs, inputs.peepholes, number, "peepholes")
+    return inputs.bb.emit(relax.op.reshape(rows, (3, cell.hidden)))
 
 
 def _part(inputs: _Inputs, given: Operand, number: int, hint: str) -> relax.Expr:

@@ -7,7 +7,7 @@ weight (register tiles of sequences x columns) and one elementwise loop over the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,9 @@ class Cell:
         linear_before_reset: GRU: the reset gate scales the product instead of the state.
         lengths: whether a length of every sequence is given.
         peepholes: LSTM: whether the gates see the cell state.
+        bias: whether the gates have a bias (outside the reset gate).
+        initial_h: whether the hidden state starts from a given one; otherwise from zeros.
+        initial_c: LSTM: likewise for the cell state.
     """
 
     kind: str
@@ -65,6 +68,9 @@ class Cell:
     linear_before_reset: bool = False
     lengths: bool = False
     peepholes: bool = False
+    bias: bool = False
+    initial_h: bool = False
+    initial_c: bool = False
 
     @property
     def columns(self) -> int:
@@ -80,53 +86,78 @@ class Cell:
         return -(-self.hidden // self.panel(cpu))
 
 
-def recurrent_function(cell: Cell, cpu: CpuFeatures) -> tirx.PrimFunc:
-    """Return the function of one direction.
+def recurrent_function(cells: Sequence[Cell], cpu: CpuFeatures) -> tirx.PrimFunc:
+    """Return the function of one layer, one cell a direction.
 
-    Parameters, in order: projection [T, B, gates * H] with all biases that are added outside the
-    reset gate; weight [gates, panels, H, panel]; h0 [B, H]; then those that the cell has: c0 [B, H]
-    (LSTM), peepholes [3, H], recurrent bias of the hidden gate [H] (GRU, linear before reset), lengths [B]
-    int32; then the results y [T, B, H], y_h [B, H], and y_c [B, H] (LSTM).
+    Parameters, in order. For each direction those that the cell has: projection [T, B, gates * H]; weight
+    [gates, panels, H, panel]; bias [gates * H]; peepholes [3, H]; recurrent bias of the hidden gate
+    [H] (GRU, linear before reset). Then, if given: h0 [D, B, H]; c0 [D, B, H] (LSTM); lengths [B] int32.
+    Then the results y [T, D, B, H], y_h [D, B, H], and y_c [D, B, H] (LSTM).
     """
-    return _Loops(cell, cpu).function()
+    shared = _Shared(cells[0], len(cells))
+    loops = [_Loops(cell, cpu, shared, number) for number, cell in enumerate(cells)]
+    parameters = [p for direction in loops for p in direction.parameters]
+    body = seq([direction.statement() for direction in loops])
+    func = tirx.PrimFunc([*parameters, *shared.parameters], body)
+    # 8 is Relax's opaque pattern: nothing is fused into the loops over time.
+    return func.with_attr("tirx.noalias", True).with_attr("op_pattern", 8)
 
 
-class _Loops:
-    def __init__(self, cell: Cell, cpu: CpuFeatures) -> None:
-        self.cell, self.cpu = cell, cpu
+class _Shared:
+    """The buffers that all directions of a layer read and write."""
+
+    def __init__(self, cell: Cell, directions: int) -> None:
+        self.cell = cell
         self.steps, self.batch = var("steps"), var("batch")
-        hidden, dtype = imm(cell.hidden), cell.dtype
-        gates, panel, panels = GATES[cell.kind], cell.panel(cpu), cell.panels(cpu)
-        state = [self.batch, hidden]
-        self.padded = panel * panels
-        self.projection = buffer("projection", [self.steps, self.batch, imm(cell.columns)], dtype)
-        self.weight = buffer("weight", [gates, panels, hidden, panel], dtype)
-        self.h0 = buffer("h0", state, dtype)
-        self.c0 = buffer("c0", state, dtype)
-        self.peepholes = buffer("peepholes", [3, hidden], dtype)
-        self.hidden_bias = buffer("hidden_bias", [hidden], dtype)
+        state = [directions, self.batch, cell.hidden]
+        self.h0, self.c0 = buffer("h0", state, cell.dtype), buffer("c0", state, cell.dtype)
         self.lengths = buffer("lengths", [self.batch], "int32")
-        self.y = buffer("y", [self.steps, self.batch, hidden], dtype)
-        self.y_h = buffer("y_h", state, dtype)
-        self.y_c = buffer("y_c", state, dtype)
+        self.y = buffer("y", [self.steps, *state], cell.dtype)
+        self.y_h, self.y_c = buffer("y_h", state, cell.dtype), buffer("y_c", state, cell.dtype)
 
     @property
     def parameters(self) -> list[Any]:
-        """The buffers of the function, in the order that `recurrent_function` documents."""
+        """The buffers that are there, in the order of `recurrent_function`."""
         cell = self.cell
-        lstm = cell.kind == "lstm"
         optional = [
-            (lstm, self.c0),
+            (cell.initial_h, self.h0),
+            (cell.initial_c, self.c0),
+            (cell.lengths, self.lengths),
+            (True, self.y),
+            (True, self.y_h),
+            (cell.kind == "lstm", self.y_c),
+        ]
+        return [b for present, b in optional if present]
+
+
+class _Loops:
+    """The loops of one direction."""
+
+    def __init__(self, cell: Cell, cpu: CpuFeatures, shared: _Shared, number: int) -> None:
+        self.cell, self.cpu, self.shared, self.number = cell, cpu, shared, number
+        self.steps, self.batch = shared.steps, shared.batch
+        hidden, dtype = imm(cell.hidden), cell.dtype
+        gates, panel, panels = GATES[cell.kind], cell.panel(cpu), cell.panels(cpu)
+        self.padded = panel * panels
+        self.projection = buffer("projection", [self.steps, self.batch, cell.columns], dtype)
+        self.weight = buffer("weight", [gates, panels, hidden, panel], dtype)
+        self.bias = buffer("bias", [cell.columns], dtype)
+        self.peepholes = buffer("peepholes", [3, hidden], dtype)
+        self.hidden_bias = buffer("hidden_bias", [hidden], dtype)
+
+    @property
+    def parameters(self) -> list[Any]:
+        """The direction's own buffers, in the order of `recurrent_function`."""
+        cell = self.cell
+        optional = [
+            (cell.bias, self.bias),
             (cell.peepholes, self.peepholes),
             (cell.linear_before_reset, self.hidden_bias),
-            (cell.lengths, self.lengths),
         ]
-        given = [b for present, b in optional if present]
-        results = [self.y, self.y_h, *([self.y_c] if lstm else [])]
-        return [self.projection, self.weight, self.h0, *given, *results]
+        return [self.projection, self.weight, *[b for present, b in optional if present]]
 
-    def function(self) -> tirx.PrimFunc:
-        """Return the PrimFunc: several sequences a task, or one where the batch is small."""
+    def statement(self) -> Stmt:
+        """Return the loops: several sequences a task, or one where the batch is small."""
         many = 4
         wide = loop(
             ceil_div(self.batch, many),
@@ -135,10 +166,7 @@ class _Loops:
             PARALLEL,
         )
         single = loop(self.batch, lambda k: self._task(k, 1), "task", PARALLEL)
-        body = tirx.IfThenElse(self.batch >= imm(many), wide, single)
-        func = tirx.PrimFunc(self.parameters, body)
-        # 8 is Relax's opaque pattern: nothing is fused into the loops over time.
-        return func.with_attr("tirx.noalias", True).with_attr("op_pattern", 8)
+        return tirx.IfThenElse(self.batch >= imm(many), wide, single)
 
     def _task(self, first: Expr, rows: int) -> Stmt:
         """Return all steps of `rows` sequences from `first` on."""
@@ -166,28 +194,37 @@ class _Loops:
     def _length(self, row: Expr) -> Expr:
         if not self.cell.lengths:
             return self.steps
-        return tirx.Cast("int64", load(self.lengths, row))
+        return tirx.Cast("int64", load(self.shared.lengths, row))
 
     def _start(self, row: Expr, r: Expr) -> Stmt:
-        at = r * imm(self.cell.hidden)
-        copies = [self._units(lambda j: store(self.h, load(self.h0, row, j), at + j))]
-        if self.cell.kind == "lstm":
-            copies.append(self._units(lambda j: store(self.c, load(self.c0, row, j), at + j)))
-        return seq(copies)
+        cell, shared, at = self.cell, self.shared, r * imm(self.cell.hidden)
+        zero = tirx.const(0, cell.dtype)
+
+        def first(state: Any, given: Any, present: bool) -> Stmt:
+            def unit(j: Expr) -> Stmt:
+                value = load(given, self.number, row, j) if present else zero
+                return store(state, value, at + j)
+
+            return self._units(unit)
+
+        out = [first(self.h, shared.h0, cell.initial_h)]
+        if cell.kind == "lstm":
+            out.append(first(self.c, shared.c0, cell.initial_c))
+        return seq(out)
 
     def _end(self, row: Expr, r: Expr) -> Stmt:
         """Return the last states, and zeros where a sequence has ended."""
-        at = r * imm(self.cell.hidden)
-        out = [self._units(lambda j: store(self.y_h, load(self.h, at + j), row, j))]
+        shared, at, d = self.shared, r * imm(self.cell.hidden), self.number
+        out = [self._units(lambda j: store(shared.y_h, load(self.h, at + j), d, row, j))]
         if self.cell.kind == "lstm":
-            out.append(self._units(lambda j: store(self.y_c, load(self.c, at + j), row, j)))
+            out.append(self._units(lambda j: store(shared.y_c, load(self.c, at + j), d, row, j)))
         if self.cell.lengths:
             zero = tirx.const(0, self.cell.dtype)
             length = self._length(row)
             out.append(
                 loop(
                     self.steps - length,
-                    lambda t: self._units(lambda j: store(self.y, zero, length + t, row, j)),
+                    lambda t: self._units(lambda j: store(shared.y, zero, length + t, d, row, j)),
                     "t",
                 )
             )
@@ -252,7 +289,9 @@ class _Loops:
         return tirx.IfThenElse(step < self._length(row), body, None)
 
     def _given(self, time: Expr, row: Expr, gate: int, j: Expr) -> Expr:
-        return load(self.projection, time, row, imm(gate * self.cell.hidden) + j)
+        column = imm(gate * self.cell.hidden) + j
+        value = load(self.projection, time, row, column)
+        return value + load(self.bias, column) if self.cell.bias else value
 
     def _clipped(self, x: Expr) -> Expr:
         if self.cell.clip is None:
@@ -285,7 +324,7 @@ class _Loops:
 
     def _result(self, time: Expr, row: Expr, at: Expr, j: Expr, value: Expr) -> Stmt:
         kept = store(self.h, value, at)
-        return seq([kept, store(self.y, load(self.h, at), time, row, j)])
+        return seq([kept, store(self.shared.y, load(self.h, at), time, self.number, row, j)])
 
     def _rnn(self, time: Expr, row: Expr, r: Expr, j: Expr) -> Stmt:
         (f,) = self.cell.activations
