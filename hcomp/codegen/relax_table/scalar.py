@@ -161,9 +161,9 @@ def gelu(x: Expr) -> Expr:
 
 
 def gelu_tanh(x: Expr) -> Expr:
-    """Return GELU by its tanh approximation."""
-    inner = same(x, math.sqrt(2 / math.pi)) * (x + same(x, 0.044715) * x * x * x)
-    return same(x, 0.5) * x * (same(x, 1.0) + libm("tanh")(inner))
+    """Return GELU by its tanh approximation; 1 + tanh(y) is twice the sigmoid of 2 y."""
+    inner = same(x, 2 * math.sqrt(2 / math.pi)) * (x + same(x, 0.044715) * x * x * x)
+    return x * sigmoid(inner)
 
 
 def softplus(x: Expr) -> Expr:
