@@ -342,3 +342,47 @@ def test_recurrent(kind: str, attributes: dict[str, Any], options: dict[str, Any
 def test_unknown_activation_is_an_error() -> None:
     with pytest.raises(CodegenError, match="unknown activation 'Swoosh'"):
         resolve_activations(["Swoosh"])
+
+
+def test_recurrent_rows_lower_a_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    import hcomp
+    from hcomp.targets.cpu import codegen
+    from hcomp.targets.cpu.heavy.recurrent_rules import recurrent_rules
+
+    made: list[str] = []
+    rules = codegen.cpu_rules
+
+    def extended(features: CpuFeatures) -> dict[str, Any]:
+        own = recurrent_rules(features)
+
+        def counted(op: str) -> Any:
+            def rule(lowering: Any, node: Any) -> Any:
+                made.append(op)
+                return own[op](lowering, node)
+
+            return rule
+
+        return {**rules(features), **{op: counted(op) for op in own}}
+
+    monkeypatch.setattr(codegen, "cpu_rules", extended)
+    x = normal(STEPS, BATCH, WIDTH)
+    weights = {"w": normal(2, 4 * HIDDEN, WIDTH), "r": normal(2, 4 * HIDDEN, HIDDEN) * 0.3}
+    graph = helper.make_graph(
+        [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=HIDDEN, direction="bidirectional")],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["t", "b", WIDTH])],
+        [helper.make_tensor_value_info("y", 1, ["t", 2, "b", HIDDEN])],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    result = hcomp.compile(model, devices=["cpu"]).run({"x": x})["y"]
+    (expected,) = reference(
+        "LSTM",
+        ["x", "w", "r"],
+        {"x": x},
+        weights,
+        hidden_size=HIDDEN,
+        direction="bidirectional",
+    )
+    close(np.asarray(result), expected, 20)
+    assert made == ["lstm"]

@@ -33,6 +33,10 @@ def call_kernel(
         compute: the meaning, over placeholders of the operands.
         result: sizes of the result in the caller's variables.
     """
+    plain = (tirx.IntImm, tirx.Var)
+    if not all(isinstance(size, plain) for operand in operands for size in shape_of(operand)):
+        # A product of symbols has no name of its own; FuseTIR needs both of its kernels to spell it.
+        return bb.emit_te(compute, *operands, primfunc_name_hint=name, primfunc_attrs={"op_pattern": 4})
     inputs = []
     for number, operand in enumerate(operands):
         sizes = [

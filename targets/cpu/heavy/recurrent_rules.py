@@ -1,7 +1,7 @@
-"""Rows of the processor's lowering table for recurrent layers and 8-bit matrix products.
+"""Rows of the processor's lowering table for recurrent layers.
 
 `targets/cpu/lowering.py` adds them to its own: `**recurrent_rules(features)`. A layer that they do not
-cover (half precision, weights of unknown sizes) takes the plain row of the common table.
+cover (other types than float32, weights computed at run time) takes the plain row of the common table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy.activations import Activation, activation
 from hcomp.targets.cpu.heavy.recurrent import Recurrence, emit_gru, emit_lstm, emit_rnn
 
-_DTYPES = ("float32", "float64")
+_WEIGHTS = (1, 2, 3, 7)
+"""Positions of weight, recurrence, bias and peepholes: they have to be constant."""
 
 
 def recurrent_rules(features: CpuFeatures) -> Mapping[str, Rule]:
@@ -29,10 +30,9 @@ def recurrent_rules(features: CpuFeatures) -> Mapping[str, Rule]:
     def rule(lowering: Lowering, node: Node) -> Any:
         if not _covered(lowering, node):
             return LOWER[node.op](lowering, node)
-        given = [lowering.expr(n) if n else None for n in node.inputs]
-        given += [None] * (8 - len(given))
-        x, w, r, b, lengths, h0, c0, peepholes = given
-        w, r, b, peepholes = (_array_or(lowering, node, k, e) for k, e in ((1, w), (2, r), (3, b), (7, peepholes)))
+        x = lowering.expr(node.inputs[0])
+        w, r, b, peepholes = (_array(lowering, node, k) for k in _WEIGHTS)
+        lengths, h0, c0 = (_expr(lowering, node, k) for k in (4, 5, 6))
         common: dict[str, Any] = {
             "attributes": _attributes(lowering, node),
             "sequence_lens": lengths,
@@ -52,7 +52,10 @@ def _covered(lowering: Lowering, node: Node) -> bool:
     """Return whether dtype and sizes are those that the kernels take."""
     types = [lowering.type(n) for n in node.inputs[:3]]
     shapes = [t.shape for t in types]
-    if any(s is None for s in shapes) or any(t.dtype not in _DTYPES for t in types):
+    if any(s is None for s in shapes) or any(t.dtype != "float32" for t in types):
+        return False
+    present = [k for k in _WEIGHTS if k < len(node.inputs) and node.inputs[k]]
+    if any(_array(lowering, node, k) is None for k in present):
         return False
     x, w, r = (tuple(s or ()) for s in shapes)
     known = all(isinstance(d, int) for d in (*w, *r))
@@ -97,12 +100,17 @@ def _functions(attrs: Mapping[str, Any]) -> list[Activation]:
     ]
 
 
-def _array_or(lowering: Lowering, node: Node, position: int, expr: Any) -> Any:
-    """Return the contents of an input where they are constant, otherwise its expression."""
-    if expr is None:
-        return None
-    array = lowering.array(node.inputs[position])
-    return expr if array is None else np.asarray(array)
+def _array(lowering: Lowering, node: Node, position: int) -> np.ndarray | None:
+    """Return the contents of a constant input; None where it is absent or not constant."""
+    name = node.inputs[position] if position < len(node.inputs) else ""
+    array = lowering.array(name) if name else None
+    return None if array is None else np.asarray(array)
+
+
+def _expr(lowering: Lowering, node: Node, position: int) -> Any:
+    """Return the expression of an optional input; None where it is absent."""
+    name = node.inputs[position] if position < len(node.inputs) else ""
+    return lowering.expr(name) if name else None
 
 
 def _packer(lowering: Lowering, node: Node) -> Callable[[str, Any], Any]:
