@@ -10,7 +10,6 @@ from typing import Any
 
 from hcomp.targets.cpu.schedule.maps import worth_threads
 from hcomp.targets.cpu.schedule.nest import as_int, loads, same
-from hcomp.targets.cpu.schedule.reductions import schedule_reduction
 from hcomp.targets.cpu.schedule.stages import Stage, stages
 
 _COLUMNS = (64, 32, 16)
@@ -78,6 +77,3 @@ def schedule_rowwise(sch: Any, count: int) -> None:
         if stage.is_reduction:
             inner = sch.get_loops(block)[-len(stage.reduced) :]
             sch.decompose_reduction(block, inner[0])
-
-
-__all__ = ["match_rowwise", "schedule_reduction", "schedule_rowwise"]
