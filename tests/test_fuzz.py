@@ -20,7 +20,7 @@ def ignore(stage: str) -> None:
     """Take no notice of the stages."""
 
 
-@pytest.mark.parametrize(("kind", "count"), [("models", 60), ("bytes", 60), ("artifacts", 60)])
+@pytest.mark.parametrize(("kind", "count"), [("models", 50), ("bytes", 60), ("artifacts", 40)])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_sample_has_no_findings(kind: str, count: int) -> None:
     results = [fuzz.run_case(kind, number, FULL, ignore) for number in range(1, count + 1)]
@@ -34,11 +34,11 @@ def test_a_sample_has_no_findings(kind: str, count: int) -> None:
 def test_lying_manifests_do_not_crash(capfd: pytest.CaptureFixture[str]) -> None:
     """In a process of its own, as what they say is run."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "fuzz.py"), "--manifests", "60", "--seed", "1"],
+        [sys.executable, str(ROOT / "scripts" / "fuzz.py"), "--manifests", "40", "--seed", "1"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
-    assert "0 finding(s) in 60 cases" in done.stdout
+    assert "0 finding(s) in 40 cases" in done.stdout
 
 
 def test_every_one_node_model_is_sound() -> None:
