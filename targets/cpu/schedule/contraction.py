@@ -80,7 +80,8 @@ def match_contraction(stage: Stage) -> Contraction | None:
     a, b = factors
     spatial, reduced = stage.spatial, stage.reduced
     in_a, in_b = used_vars(a, spatial), used_vars(b, spatial)
-    if not spatial or not reduced:
+    empty = any(as_int(e) == 0 for e in stage.extents.values())
+    if not spatial or not reduced or empty:
         return None
     packed = _packed(stage)
     column = spatial[-1] if packed else _column(spatial, stage, in_a, in_b)
