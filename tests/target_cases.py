@@ -161,6 +161,8 @@ MOVES = [
     Case("concat", (Operand("N, 3"), Operand("K, 3"), Operand("2, 3")), {"axis": 0}, ALL),
     Case("concat", (Operand("N, 3"), Operand("N, 1")), {"axis": -1}, ALL),
     Case("concat", (Operand("N, E"), Operand("N, 2")), {"axis": 1}),
+    Case("split", (Operand("N, 6"),), {"sizes": (1, 2, 3), "axis": -1}, ALL),
+    Case("split", (Operand("N + 2, 3"),), {"sizes": (d("N"), 2), "axis": 0}, ("float32",)),
     Case("tile", (Operand("N, 3"),), {"repeats": (2, 1)}, ALL),
     Case("tile", (Operand("2, 3"),), {"repeats": (d("K"), 2)}, ALL),
     Case("flip", (Operand("N, 3"),), {"axis": (0,)}, ALL),
