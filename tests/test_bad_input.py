@@ -239,6 +239,14 @@ def test_large_constants_are_not_computed_when_compiling(name: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEMORY_KB
 
 
+def test_strides_beyond_the_input_take_no_memory() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (found,) = hcomp.compile(conv(strides=[1 << 40, 99])).run({"x": np.ones(X4, np.float32)}).values()
+    assert found.shape == (1, 4, 1, 1)
+    assert (found == 36).all()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEMORY_KB
+
+
 WRONG_WHEN_RUN = {
     "channels that do not fit": lambda: conv(group=3),
     "weight of other channels": lambda: model(node("Conv", "x w"), x=X4, given=(ones("w", 4, 5, 3, 3),)),

@@ -76,6 +76,9 @@ def window_of(c: NodeContext, sizes: Sequence[DimLike], kernel: Sequence[DimLike
         pads = (0,) * (2 * n)
     elif mode not in ("NOTSET", ""):
         raise c.refuse(f"its auto_pad {mode!r} is not one of the standard's")
+    # A stride beyond the input takes one step, as one over all of it does; kernels count in 32 bits.
+    reach = [size + pads[i] + pads[i + n] for i, size in enumerate(sizes)]
+    strides = tuple(min(s, max(1, r)) if isinstance(r, int) else s for s, r in zip(strides, reach, strict=True))
     return Window(tuple(kernel), strides, dilation, pads)
 
 

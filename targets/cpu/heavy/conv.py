@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy.matmul import Pack
 from hcomp.targets.cpu.schedule.conv_shape import CONV, ConvShape
 from hcomp.targets.cpu.schedule.nest import imm
+
+MAX_PHASES = 4096
+"""More places that strides step over are left to the ordinary convolution (a patch of 64 x 64 has as many)."""
 
 
 def emit_conv(
@@ -46,7 +50,8 @@ def emit_conv(
     """
     rank = weight.ndim - 2
     begin, end = tuple(padding[:rank]), tuple(padding[rank:])
-    if weight.dtype != np.float32 or 0 in weight.shape or rank > 3:
+    # The loops are written once for each phase of the strides, so that huge ones would fill the memory.
+    if weight.dtype != np.float32 or 0 in weight.shape or rank > 3 or prod(strides) > MAX_PHASES:
         return _plain(bb, x, weight, strides, padding, dilation, groups, pack)
     outputs, inputs = weight.shape[0] // groups, weight.shape[1]
     shape = ConvShape(
