@@ -32,8 +32,6 @@ class EmittedRegion:
         symbols: the sizes handed over as one trailing shape argument; none: no such argument.
         fresh_outputs: for each output, whether it has memory of its own (else it may be a view).
         notes: what a report should say of it, such as that operators could not be fused.
-        guards: what went wrong where entry i of an extra last output (a bool vector) is true;
-            without guards there is no such output.
     """
 
     executor: Executor
@@ -43,7 +41,6 @@ class EmittedRegion:
     fresh_outputs: tuple[bool, ...]
     symbols: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    guards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
