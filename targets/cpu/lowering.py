@@ -19,6 +19,7 @@ from hcomp.ir.graph import Node
 from hcomp.ir.types import TensorType
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import emit_conv, emit_matmul
+from hcomp.targets.cpu.heavy.recurrent_rules import recurrent_rules
 
 FLOAT32 = "float32"
 
@@ -58,7 +59,7 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
         )
         return _checked(lowering, node, found, 1, weight.shape[1] * attrs["groups"])
 
-    return {"matmul": matmul, "conv": conv}
+    return {"matmul": matmul, "conv": conv, **recurrent_rules(features)}
 
 
 def _checked(lowering: Lowering, node: Node, made: Any, axis: int, size: int) -> Any:
