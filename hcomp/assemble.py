@@ -82,7 +82,7 @@ class _Parts:
         graph = plan.graph
         constants: Json = {}
         steps = [self._step(plan, step, prefix, constants) for step in plan.steps]
-        outputs = [self._output(graph, name, constants) for name in graph.outputs]
+        outputs = [self._operand(graph, name, constants) for name in graph.outputs]
         _mark_dead(steps, outputs)
         return {
             "inputs": [v.name for v in graph.inputs],
@@ -155,9 +155,6 @@ class _Parts:
     def _operand(self, graph: Graph, value: str, constants: Json) -> str:
         array = graph.constant.get(value)
         return value if array is None else self._constant(array, constants)
-
-    def _output(self, graph: Graph, value: str, constants: Json) -> str:
-        return self._operand(graph, value, constants)
 
     def _constant(self, array: NDArray[np.generic], constants: Json) -> str:
         """Return the program's value for a constant, stored once by its digest."""

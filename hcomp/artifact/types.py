@@ -124,19 +124,6 @@ def static_shape(type_: TensorType, where: str) -> tuple[int, ...]:
     return shape
 
 
-def type_json(type_: ValueType) -> dict[str, object]:
-    """Return the manifest object of a type; `read_type` reads it back."""
-    match type_:
-        case TensorType(dtype, shape):
-            dims = None if shape is None else [d if isinstance(d, int) else str(d) for d in shape]
-            return {"dtype": dtype, "shape": dims}
-        case SequenceType(element):
-            return {"sequence": type_json(element)}
-        case OptionalType(element):
-            return {"optional": type_json(element)}
-    return {"opaque": type_.text}
-
-
 def _read_dim(item: object, where: str) -> DimLike:
     if isinstance(item, int):
         return as_integer(item, where)

@@ -15,8 +15,6 @@ from hcomp.errors import CaptureError
 from hcomp.ir.builder import Names
 from hcomp.ir.types import OpaqueType, OptionalType, SequenceType, TensorType, Type
 
-SYMBOL_HINTS = ("n", "d1", "d2", "d3", "d4", "d5")
-
 
 class Symbols:
     """One symbol for each dim_param of a model; unnamed dims get a symbol of their own."""

@@ -12,8 +12,6 @@ from hcomp.targets.cpu.schedule.maps import worth_threads
 from hcomp.targets.cpu.schedule.nest import as_int, loads, same
 from hcomp.targets.cpu.schedule.stages import Stage, stages
 
-_COLUMNS = (64, 32, 16)
-
 
 def match_rowwise(all_stages: list[Stage]) -> int | None:
     """Return the number of leading loops that all stages share, or None.
