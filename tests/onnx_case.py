@@ -73,9 +73,9 @@ def model_of(case: Case, form: str) -> onnx.ModelProto:
     node = helper.make_node(case.op, names, results, **case.attrs)
     declared = [onnx.ValueInfoProto(name=r) for r in results]
     graph = helper.make_graph([node], "case", inputs, declared, constants)
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", case.opset), helper.make_opsetid("com.microsoft", 1)]
-    )
+    opsets = {"": case.opset, "com.microsoft": 1, "ai.onnx.ml": 3}
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    model = helper.make_model(graph, opset_imports=imports)
     model.ir_version = 10
     return model
 

@@ -35,9 +35,9 @@ def run_node(
         [helper.make_tensor_value_info(n, np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in given.items()],
         [_output(r, out_dtype) for r in results],
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    )
+    opsets = {"": opset, "com.microsoft": 1, "ai.onnx.ml": 3}
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    model = helper.make_model(graph, opset_imports=imports)
     model.ir_version = 10
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1

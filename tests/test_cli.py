@@ -136,10 +136,10 @@ def test_a_plan_with_a_pin_has_copies(folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_strict_refuses_and_the_default_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    node = helper.make_node("Normalizer", ["x"], ["y"], name="/a/N", domain="ai.onnx.ml", norm="L2")
+    node = helper.make_node("Imputer", ["x"], ["y"], name="/a/N", domain="ai.onnx.ml", imputed_value_floats=[1.0])
     path = small(tmp_path, node)
     _, err = run(capsys, "compile", path)
-    assert err.startswith("1 node(s) run in ONNX Runtime: ai.onnx.ml::Normalizer")
+    assert err.startswith("1 node(s) run in ONNX Runtime: ai.onnx.ml::Imputer")
     _, err = run(capsys, "compile", path, "--strict", status=3)
     assert err.startswith("hcomp: strict: 1 node(s)")
     assert "/a/N" in err

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -418,6 +419,24 @@ def test_pow() -> None:
     with np.errstate(all="ignore"):
         expected = np.power(a.astype("float64"), b.astype("float64"))
         assert ulps(vector("pow", 2, tirx.pow, [a, b]), expected) <= 4
+
+
+def test_fused_bfloat16_operators_round_one_by_one() -> None:
+    """As ml_dtypes does: a fused chain must not keep more digits than its operators one after the other."""
+    x = RNG.standard_normal((16, 40)).astype("float32")
+    x[0, :5] = [np.inf, -np.inf, np.nan, 0, -0.0]
+
+    def body(bb: Any, a: Any) -> Any:
+        b = bb.emit(OP.astype(a, "bfloat16"))
+        wide = OP.astype(bb.emit(OP.astype(OP.multiply(OP.astype(b, "float32"), a), "bfloat16")), "float32")
+        return bb.emit(OP.subtract(bb.emit(wide), a))
+
+    mod = schedule_module(prepared({"f": ([((16, 40), "float32")], body)}), CPU)
+    b = x.astype(ml_dtypes.bfloat16).astype("float32")
+    with np.errstate(invalid="ignore"):
+        expected = (b * x).astype(ml_dtypes.bfloat16).astype("float32") - x
+    found = built(mod)["f"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_no_libm_call_in_a_hot_loop() -> None:

@@ -55,8 +55,11 @@ def emit_extern(around: ExternContext, context: NodeContext, origin: Origin, rea
         node.output[position] = f"o{position}"
     outputs = [onnx.ValueInfoProto(name=f"o{i}") for i in wanted]
     graph = onnx.helper.make_graph([node], "extern", infos, outputs, initializers)
-    payload = _model(graph, around.model).SerializeToString()
-    types = _output_types(payload, origin, reason)
+    model = _model(graph, around.model)
+    payload = model.SerializeToString()
+    ranks = _ranks(model)
+    told = _output_types(payload, origin, reason)
+    types = [_ranked(t, ranks.get(f"o{i}")) for i, t in zip(wanted, told, strict=True)]
     made = around.builder.emit_typed(
         "extern", inputs, [_fresh(t, around.builder) for t in types], payload=payload,
         attrs={"reason": reason}, hints=[context.node.output[i] for i in wanted],
@@ -101,6 +104,23 @@ def _output_types(payload: bytes, origin: Origin, reason: str) -> list[Type]:
             f" {reason}, and ONNX Runtime refuses it ({cause})"
         ) from None
     return [_type_from_text(o.type, o.shape) for o in session.get_outputs()]
+
+
+def _ranks(model: ModelProto) -> dict[str, int]:
+    """Return the ranks of the outputs that ONNX's own inference knows; ONNX Runtime does not say them."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except Exception:  # it raises many kinds, and knows less than ONNX Runtime: nothing is lost
+        return {}
+    tensors = {o.name: o.type.tensor_type for o in inferred.graph.output}
+    return {name: len(t.shape.dim) for name, t in tensors.items() if t.HasField("shape") and len(t.shape.dim)}
+
+
+def _ranked(value: Type, rank: int | None) -> Type:
+    """Return a tensor type of unknown rank with the rank that is known from elsewhere."""
+    if not rank or not isinstance(value, TensorType) or value.shape is not None:
+        return value
+    return TensorType(value.dtype, (-1,) * rank)
 
 
 def runtime_error_text(error: Exception) -> str:

@@ -16,6 +16,7 @@ from hcomp.capture.onnx_ops.linear import LINEAR
 from hcomp.capture.onnx_ops.logic import LOGIC
 from hcomp.capture.onnx_ops.math import MATH
 from hcomp.capture.onnx_ops.math_activation import ACTIVATIONS
+from hcomp.capture.onnx_ops.ml import ML
 from hcomp.capture.onnx_ops.norm import NORM
 from hcomp.capture.onnx_ops.pool import POOL
 from hcomp.capture.onnx_ops.quantize import QUANTIZE
@@ -72,5 +73,6 @@ _STANDARD = (
 CONVERTERS: dict[tuple[str, str], Converter] = {
     **{("", op): convert for table in _STANDARD for op, convert in table.items()},
     **{("com.microsoft", op): convert for op, convert in CONTRIB.items()},
+    **{("ai.onnx.ml", op): convert for op, convert in ML.items()},
     **{("ai.onnx.preview.training", op): convert for op, convert in TRAINING.items()},
 }

@@ -35,7 +35,7 @@ def statements(
         with IRBuilder() as builder:
             with script.seq_scope():
                 emit(ins, outs)
-            return builder.get()
+            return builder.get().body  # without the scope around it, which LLVM warns of
 
     buffers = [
         tirx.decl_buffer(shape, dtype, f"{name}{i}", layout=None)

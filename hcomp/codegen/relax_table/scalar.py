@@ -292,7 +292,7 @@ def power(a: Expr, b: Expr) -> Expr:
         return result
     if isinstance(b, tirx.FloatImm) and float(b.value) in (1.0, 2.0):
         return a if float(b.value) == 1.0 else a * a  # exact to the last bit
-    return tirx.pow(a, b)
+    return libm2("pow", a, b) if is_float(a) else tirx.pow(a, b)
 
 
 def maximum(a: Expr, b: Expr) -> Expr:

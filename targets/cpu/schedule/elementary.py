@@ -338,6 +338,14 @@ def _exp_wide(x: Any, names: Names) -> Expr:
     return _scaled(y, names(tirx.Cast("int32", n)), names)
 
 
+def _bfloat16_round(names: Names, x: Expr) -> Expr:
+    """Return x rounded to the nearest bfloat16, ties to even, still as float32."""
+    x = names(x)
+    bits = names(tirx.reinterpret("int32", x))
+    rounded = (bits + _i(0x7FFF) + ((bits >> _i(16)) & _i(1))) & _i(-0x10000)
+    return _select(NE(x, x), x, tirx.reinterpret("float32", rounded))
+
+
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "exp": _exp,
     "exp2": _exp2,
@@ -354,4 +362,5 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "cos": _cos,
     "tan": _tan,
     "pow": _pow,
+    "bfloat16_round": _bfloat16_round,
 }
