@@ -38,7 +38,7 @@ def t(dtype: str, *shape: DimLike, low: float | None = None, high: float | None 
 
 def v(values: Any, dtype: str = "int64") -> Input:
     """Return an input that has these values."""
-    array = np.array(values, dtype)
+    array = np.array(values, object if dtype == "string" else dtype)
     return Input(TensorType(dtype, array.shape), value=array)
 
 

@@ -105,5 +105,9 @@ HOST_ONNX: dict[str, list[Case]] = {
     "onnx_range": [case(v(1), v(7), v(2), rank=1), case(v(1.0, "float32"), v(-1.0, "float32"),
                                                         v(-0.5, "float32"), rank=1)],
     "onnx_shape": [case(F32), case(F32, start=1, end=-1)],
+    "string_normalize": [
+        case(v(["Monday", "tuesday", "TUESDAY"], "string"), case="upper", stopwords=("Tuesday",)),
+        case(v([["a", "b"]], "string"), case_sensitive=True, stopwords=("A", "b", "a")),
+    ],
     "onnx_size": [case(F32), case(t("bool"))],
 }  # fmt: skip

@@ -154,6 +154,24 @@ def onnx_size(x: Array, *, rank: int = 0) -> Array:
     return np.array(x.size, np.int64)
 
 
+def string_normalize(x: Array, *, case: str = "", case_sensitive: bool = False, stopwords: Sequence[str] = ()) -> Array:
+    """Return strings [C] or [1, C] without the stop words, in lower or upper case where `case` says so.
+
+    Where no word is left, the result is one empty string. Without `case_sensitive`, words are
+    compared in the case of the result, or in lower case.
+
+    Raises:
+        ValueError: x is neither [C] nor [1, C].
+    """
+    if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
+        raise ValueError(f"expected strings of shape [C] or [1, C], found {list(x.shape)}")
+    changes = {"": str, "lower": str.lower, "upper": str.upper}
+    compared = str if case_sensitive else changes[case or "lower"]
+    stops = {compared(word) for word in stopwords}
+    words = [changes[case](word) for word in x.ravel() if compared(word) not in stops] or [""]
+    return np.array(words, object).reshape((*x.shape[:-1], len(words)))
+
+
 TABLE: dict[str, Function] = {
     f.__name__: f
     for f in (
@@ -167,5 +185,6 @@ TABLE: dict[str, Function] = {
         onnx_range,
         onnx_shape,
         onnx_size,
+        string_normalize,
     )
 }

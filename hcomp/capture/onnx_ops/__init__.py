@@ -33,6 +33,7 @@ from hcomp.capture.onnx_ops.shape import SHAPE
 from hcomp.capture.onnx_ops.shape_pad import PAD
 from hcomp.capture.onnx_ops.shape_parts import PARTS
 from hcomp.capture.onnx_ops.signal import SIGNAL
+from hcomp.capture.onnx_ops.text import TEXT
 from hcomp.capture.onnx_ops.training import TRAINING
 from hcomp.capture.onnx_ops.vision import VISION
 
@@ -67,6 +68,7 @@ _STANDARD = (
     DETECTION,
     RANDOM,
     SIGNAL,
+    TEXT,
     VISION,
 )
 

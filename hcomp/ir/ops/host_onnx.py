@@ -44,6 +44,9 @@ HOST_ONNX: tuple[Op, ...] = (
     # (x): int64 sizes of a tensor whose rank is unknown; `start` and `end` as in a slice.
     LateOp("onnx_shape", lambda c: "int64", lambda c: (),
            {"rank": 1, "start": 0, "end": None}, "host", "the rank of its input is unknown"),
+    # Strings [C] or [1, C] without the stop words, in another case ("", "lower" or "upper"); one "" if none is left.
+    Op("string_normalize", same, lambda c: (*c.shape(0)[:-1], c.fresh("words")),
+       {"case": "", "case_sensitive": False, "stopwords": ()}, "host", "it works on text"),
     LateOp("onnx_size", lambda c: "int64", lambda c: (),
            {"rank": 0}, "host", "the rank of its input is unknown"),
 )  # fmt: skip
