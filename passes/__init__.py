@@ -2,6 +2,7 @@
 
 from hcomp.passes.base import Pass, repeat
 from hcomp.passes.canonicalize import CANONICALIZE
+from hcomp.passes.channels_last import CHANNELS_LAST
 from hcomp.passes.drop_dead import DROP_DEAD
 from hcomp.passes.fold_batch_norm import FOLD_BATCH_NORM
 from hcomp.passes.fold_constants import FOLD_CONSTANTS
@@ -29,6 +30,7 @@ PASSES: dict[str, Pass] = {
     p.name: p
     for p in (
         CANONICALIZE,
+        CHANNELS_LAST,
         DROP_DEAD,
         FOLD_BATCH_NORM,
         FOLD_CONSTANTS,

@@ -53,8 +53,12 @@ def _view(node: Node, edit: Editor) -> str | None:
 
 
 def _permute(node: Node, edit: Editor) -> str | None:
-    """Two permutations are one."""
-    source = edit.producer(node.inputs[0])
+    """Two permutations are one; one that moves only axes of size 1 is a view."""
+    source, kind, axes = edit.producer(node.inputs[0]), edit.tensor(node.inputs[0]), _attr(node, "axes")
+    if kind is not None and kind.shape is not None:
+        wide = [a for a in axes if kind.shape[a] != 1]
+        if wide == sorted(wide):
+            return edit.emit("reshape", node.inputs[0], hint=node.output, shape=tuple(kind.shape[a] for a in axes))
     if source is None or source.op != "permute_dims":
         return None
     first, second = _attr(source, "axes"), _attr(node, "axes")

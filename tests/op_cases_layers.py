@@ -1,5 +1,8 @@
 """Cases of matmul, convolution, pooling and recurrent layers."""
 
+from dataclasses import replace
+
+from hcomp.ir.types import TensorType
 from tests.op_case import Case, Input, M, N, case, t
 
 _CONV = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1)}
@@ -48,6 +51,19 @@ def _cell(gates: int, activations: tuple[str, ...], states: int, holes: bool) ->
     ]
 
 
+def _both_layouts(cases: list[Case]) -> list[Case]:
+    """Return the cases, and the same with the first input's channels last."""
+    found = list(cases)
+    for one in cases:
+        data = one.inputs[0]
+        assert data is not None
+        assert isinstance(data.type, TensorType)
+        n, c, *sizes = data.type.shape or ()
+        last = replace(data, type=TensorType(data.type.dtype, (n, *sizes, c)))
+        found.append(Case((last, *one.inputs[1:]), {**one.attrs, "channels_last": True}))
+    return found
+
+
 LINEAR: dict[str, list[Case]] = {
     "matmul": [
         case(t("float32", N, M), t("float32", M, 5)),
@@ -59,7 +75,7 @@ LINEAR: dict[str, list[Case]] = {
         case(t("int64", M), t("int64", M, N)),
         case(t("float64", N, M), t("float64", N, M, 2)),
     ],
-    "conv": [
+    "conv": _both_layouts([
         case(t("float32", N, 3, 6, 7), t("float32", 4, 3, 3, 3), **_SAME),
         case(t("float32", 1, 4, M + 6, 7), t("float32", 6, 2, 2, 3), **_CONV, groups=2),
         case(t("float16", N, 2, 9), t("float16", 2, 1, 3), strides=(2,), padding=(2, 1),
@@ -68,7 +84,7 @@ LINEAR: dict[str, list[Case]] = {
              padding=(0, 1, 0, 0, 1, 0), dilation=(1, 1, 2)),
         case(t("uint8", N, 2, 5, 5), t("int8", M, 2, 3, 3), **_CONV, out_dtype="int32"),
         case(t("bfloat16", N, 3, 4, 4), t("bfloat16", 2, 3, 1, 1), **_CONV),
-    ],
+    ]),
     "conv_transpose": [
         case(t("float32", N, 3, 4, 5), t("float32", 3, 2, 3, 3), **_TRANSPOSED),
         case(t("float32", N, 4, M), t("float32", 4, 2, 3), strides=(2,), padding=(1, 0),
@@ -76,11 +92,11 @@ LINEAR: dict[str, list[Case]] = {
         case(t("float16", 1, 2, 3, N), t("float16", 2, 3, 2, 2), strides=(2, 3),
              padding=(0, 1, 1, 0), dilation=(1, 1), output_padding=(1, 2)),
     ],
-    "max_pool": [*_POOLS, case(t("int8", N, M, 4, 4), **_POOL2)],
-    "avg_pool": [
+    "max_pool": _both_layouts([*_POOLS, case(t("int8", N, M, 4, 4), **_POOL2)]),
+    "avg_pool": _both_layouts([
         *_POOLS,
         *(Case(c.inputs, {**c.attrs, "count_include_pad": True}) for c in _POOLS),
-    ],
+    ]),
     "lstm": [
         *_cell(4, ("sigmoid", "tanh", "tanh"), 2, True),
         case(t("float32", N, M, 2), t("float32", 1, 12, 2), t("float32", 1, 12, 3),

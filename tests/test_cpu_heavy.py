@@ -1,6 +1,7 @@
 """Packed matrix products, convolutions and recurrent operators agree with ONNX Runtime."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import tvm
 from onnx import helper, numpy_helper
 from tvm import relax, tirx
 
+from hcomp.codegen.kernels import TIR_OPTIONS
 from hcomp.errors import CodegenError
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import (
@@ -21,8 +23,12 @@ from hcomp.targets.cpu.heavy import (
     emit_matmul_int8,
     emit_rnn,
 )
+from hcomp.targets.cpu.heavy import conv as conv_module
 from hcomp.targets.cpu.heavy.activations import resolve_activations
+from hcomp.targets.cpu.heavy.conv import panel_columns, winograd_tile
 from hcomp.targets.cpu.schedule import schedule_module, schedule_report
+from hcomp.targets.cpu.schedule.conv_shape import ConvShape
+from hcomp.targets.cpu.schedule.winograd import largest_error
 
 CPU = CpuFeatures.host()
 RNG = np.random.default_rng(1)
@@ -76,7 +82,7 @@ def run(
         t.AttachGlobalSymbol(),
     ]
     target = CPU.tvm_target()
-    with target:
+    with target, tvm.transform.PassContext(opt_level=3, config=TIR_OPTIONS):
         mod = schedule_module(tvm.ir.transform.Sequential(before)(bb.get()), CPU)
         executable = relax.build(
             mod,
@@ -192,6 +198,10 @@ CONVOLUTIONS: list[tuple[Any, ...]] = [
     ((1, 3, 20, 21), (4, 3, 7, 7), (2, 2), (3, 3, 3, 3), (1, 1), 1),
     ((2, 4, 30), (6, 4, 5), (3,), (2, 1), (1,), 1),
     ((1, 4, 600), (4, 1, 3), (1,), (1, 1), (1,), 4),
+    ((1, 40, 30, 30), (70, 40, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
+    ((1, 300, 5, 5), (33, 300, 1, 3), (1, 1), (0, 1, 0, 1), (1, 1), 1),
+    ((1, 20, 31, 17), (20, 1, 3, 3), (2, 1), (1, 1, 1, 1), (2, 2), 20),
+    ((1, 3, 1, 1), (50, 3, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
     ((1, 2, 5, 6, 7), (3, 2, 2, 3, 3), (1, 2, 1), (0, 1, 1, 1, 1, 0), (1, 1, 1), 1),
 ]
 
@@ -202,7 +212,7 @@ def test_convolution(case: tuple[Any, ...], symbolic: bool) -> None:
     shape, weights, strides, padding, dilation, groups = case
     x, w, b = normal(*shape), normal(*weights), normal(weights[0])
     rank = len(weights) - 2
-    names = ("n", shape[1], *("h", "w", "d")[:rank]) if symbolic else shape
+    names = ("n", *("h", "w", "d")[:rank], shape[1]) if symbolic else (shape[0], *shape[2:], shape[1])
 
     def body(bb: Any, v: Any) -> Any:
         y = emit_conv(
@@ -216,9 +226,9 @@ def test_convolution(case: tuple[Any, ...], symbolic: bool) -> None:
             pack=pack,
             cpu=CPU,
         )
-        return bb.emit(relax.op.add(y, relax.const(b.reshape(-1, *([1] * rank)))))
+        return bb.emit(relax.op.add(y, relax.const(b)))
 
-    (y,), report = run([(names, "float32")], body, [x])
+    (y,), report = run([(names, "float32")], body, [np.ascontiguousarray(np.moveaxis(x, 1, -1))])
     (expected,) = reference(
         "Conv",
         ["x", "w", "b"],
@@ -230,21 +240,61 @@ def test_convolution(case: tuple[Any, ...], symbolic: bool) -> None:
         group=groups,
         kernel_shape=weights[2:],
     )
-    close(y, expected, int(np.prod(weights[1:])))
+    close(y, np.moveaxis(expected, 1, -1), int(np.prod(weights[1:])))
     assert list(report.values()) == ["convolution"]
 
 
+@pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("shape", [(1, 8, 9, 10), (2, 9, 3, 13), (1, 3, 40, 41), (1, 33, 1, 2)])
+@pytest.mark.parametrize("padding", [(1, 1, 1, 1), (0, 2, 2, 1)])
+def test_winograd(
+    tile: int, symbolic: bool, shape: tuple[int, ...], padding: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conv_module, "winograd_tile", lambda *_: tile)
+    n, c, h, w = shape
+    x, weight, b = normal(*shape), normal(37, c, 3, 3), normal(37)
+    names = ("n", "h", "w", c) if symbolic else (n, h, w, c)
+
+    def body(bb: Any, v: Any) -> Any:
+        window = {"strides": (1, 1), "padding": padding, "dilation": (1, 1), "groups": 1}
+        y = emit_conv(bb, v, weight, **window, pack=pack, cpu=CPU)
+        return bb.emit(relax.op.nn.relu(bb.emit(relax.op.add(y, relax.const(b)))))
+
+    (y,), report = run([(names, "float32")], body, [np.ascontiguousarray(np.moveaxis(x, 1, -1))])
+    (expected,) = reference("Conv", ["x", "w", "b"], {"x": x}, {"w": weight, "b": b}, pads=padding)
+    # The transforms' factors of up to 8 and 25 amplify the roundings (Lavin and Gray measure 10 to 20 times).
+    close(y, np.maximum(np.moveaxis(expected, 1, -1), 0), 9 * c * (4 if tile == 4 else 1))
+    assert list(report.values()) == ["convolution"]
+
+
+def test_winograd_is_chosen_by_cost_and_error() -> None:
+    def tile(o: int, c: int, size: int | None, scale: float = 1.0, **changes: Any) -> int:
+        shape = ConvShape((3, 3), (1, 1), (1, 1), (1, 1), (1, 1), 1, c, o, panel_columns(o, CPU))
+        weight = normal(o, c, 3, 3)
+        weight[..., 1, 1] *= scale
+        return winograd_tile(weight, replace(shape, **changes), [size, size])
+
+    assert tile(64, 64, 56) == 4
+    assert tile(64, 64, None) == 4
+    assert tile(512, 512, 7) == 2
+    assert tile(64, 64, 56, strides=(2, 2)) == 0
+    assert tile(64, 3, 224) == 0
+    assert largest_error(normal(16, 16, 3, 3), 2) < largest_error(normal(16, 16, 3, 3), 4) < 1e-5
+
+
 def test_convolution_with_residual_and_activation() -> None:
-    x, w, z = normal(1, 4, 9, 9), normal(10, 4, 3, 3), normal(1, 10, 9, 9)
+    x, w, z = normal(1, 4, 9, 9), normal(10, 4, 3, 3), normal(1, 9, 9, 10)
     shape = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
 
     def body(bb: Any, v: Any, other: Any) -> Any:
         y = emit_conv(bb, v, w, **shape, pack=pack, cpu=CPU)
         return bb.emit(relax.op.nn.relu(bb.emit(relax.op.add(y, other))))
 
-    (y,), report = run([((1, 4, 9, 9), "float32"), ((1, 10, 9, 9), "float32")], body, [x, z])
+    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    (y,), report = run([((1, 9, 9, 4), "float32"), ((1, 9, 9, 10), "float32")], body, [last, z])
     (expected,) = reference("Conv", ["x", "w"], {"x": x}, {"w": w}, pads=(1, 1, 1, 1))
-    close(y, np.maximum(expected + z, 0), 36)
+    close(y, np.maximum(np.moveaxis(expected, 1, -1) + z, 0), 36)
     assert len(report) == 1
 
 

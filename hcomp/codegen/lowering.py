@@ -113,13 +113,18 @@ class Lowering:
     def pack(self, hint: str, array: Array) -> Expr:
         """Return an expression for a constant that becomes a parameter of the region.
 
-        One hint stands for one constant: it is made once.
+        Equal arrays under one hint are one constant. Different ones are not: nodes may share a weight
+        and pack it in different ways.
         """
-        if hint not in self.packed:
+        name, number = hint, 1
+        while name in self.packed and not _equal(self.packed[name][1], array):
+            number += 1
+            name = f"{hint}_{number}"
+        if name not in self.packed:
             own = TensorType(dtype_name(array.dtype), tuple(array.shape))
-            variable = relax.Var(identifier(hint), self.relax_type(own))
-            self.packed[hint] = (variable, array)
-        return self.packed[hint][0]
+            variable = relax.Var(identifier(name), self.relax_type(own))
+            self.packed[name] = (variable, array)
+        return self.packed[name][0]
 
     def typed(self, made: Expr, value_type: TensorType) -> Expr:
         """Return a foreign kernel's result with our own type.
@@ -249,6 +254,11 @@ class Lowering:
         variable = self.builder.add_func(function, str(call.args[0].name_hint))
         arguments = relax.Tuple([*guards, *call.args[1].fields])
         return self.builder.emit(relax.call_tir(variable, arguments, made.ty))
+
+
+def _equal(a: Array, b: Array) -> bool:
+    """Say whether two arrays hold the same bytes."""
+    return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
 
 
 def tensor(array: Array) -> Any:

@@ -7,6 +7,8 @@ sum is certain to be exact in them, which is many times faster than numpy's inte
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import wraps
+from inspect import Parameter, signature
 from itertools import product
 from math import prod
 from typing import Any
@@ -68,6 +70,22 @@ def _rounded(x: Array, target: np.dtype[Any]) -> Array:
     return narrow(x, target)
 
 
+def either_layout(function: Function) -> Function:
+    """Return a function of data [N, C, *spatial] that takes, with `channels_last`, [N, *spatial, C] too."""
+
+    @wraps(function)
+    def run(x: Array, *rest: Any, channels_last: bool = False, **attrs: Any) -> Any:
+        if not channels_last:
+            return function(x, *rest, **attrs)
+        return np.ascontiguousarray(np.moveaxis(function(np.moveaxis(x, -1, 1), *rest, **attrs), 1, -1))
+
+    own = signature(function)
+    layout = Parameter("channels_last", Parameter.KEYWORD_ONLY, default=False)
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), layout])  # type: ignore[attr-defined]
+    return run
+
+
+@either_layout
 def conv(
     x: Array,
     weight: Array,

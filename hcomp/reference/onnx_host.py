@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,7 +165,7 @@ def string_normalize(x: Array, *, case: str = "", case_sensitive: bool = False, 
     """
     if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
         raise ValueError(f"expected strings of shape [C] or [1, C], found {list(x.shape)}")
-    changes = {"": str, "lower": str.lower, "upper": str.upper}
+    changes: dict[str, Callable[[str], str]] = {"": str, "lower": str.lower, "upper": str.upper}
     compared = str if case_sensitive else changes[case or "lower"]
     stops = {compared(word) for word in stopwords}
     words = [changes[case](word) for word in x.ravel() if compared(word) not in stops] or [""]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hcomp.reference.linear import padded, window_view
+from hcomp.reference.linear import either_layout, padded, window_view
 from hcomp.reference.numeric import Array, Function, lowest, narrow, quiet_table, widen
 
 Ints = Sequence[int]
@@ -47,6 +47,7 @@ def _windows(
     return window_view(padded(x, [*padding[:n], *after], value), pool_size, strides, dilation)
 
 
+@either_layout
 def max_pool(
     x: Array,
     *,
@@ -66,6 +67,7 @@ def max_pool(
     return narrow(result, x.dtype)
 
 
+@either_layout
 def avg_pool(
     x: Array,
     *,

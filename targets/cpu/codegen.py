@@ -9,6 +9,7 @@ from hcomp.artifact.vm_files import OBJECT, PROGRAM, vm_files
 from hcomp.codegen.kernels import BuiltRegion, build_region
 from hcomp.codegen.relax_module import lower_region
 from hcomp.ir.graph import Graph
+from hcomp.passes.channels_last import channels_last
 from hcomp.targets.base import EmittedRegion, Options
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.lowering import cpu_rules
@@ -29,7 +30,7 @@ def build(graph: Graph, name: str) -> BuiltRegion:
         CodegenError: a node has no lowering or TVM refuses the module.
     """
     features, target = processor()
-    lowered = lower_region(graph, cpu_rules(features))
+    lowered = lower_region(channels_last(graph), cpu_rules(features))
     return build_region(lowered, target, lambda module: schedule_module(module, features), name)
 
 

@@ -43,7 +43,7 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
     def conv(lowering: Lowering, node: Node) -> Any:
         weight = _constant_weight(lowering, node)
         attrs: Mapping[str, Any] = node.attrs
-        if weight is None or 0 in weight.shape or not _all_numbers(attrs["padding"]):
+        if weight is None or not attrs["channels_last"]:
             return LOWER["conv"](lowering, node)
         found = emit_conv(
             lowering.builder,
@@ -55,9 +55,9 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
             groups=attrs["groups"],
             pack=_packer(lowering, node.inputs[1]),
             cpu=features,
-            sizes=[lowering.dim(d) for d in (_output(node).shape or ())[2:]],
+            sizes=[lowering.dim(d) for d in (_output(node).shape or ())[1:-1]],
         )
-        return _checked(lowering, node, found, 1, weight.shape[1] * attrs["groups"])
+        return lowering.typed(found, _output(node))
 
     return {"matmul": matmul, "conv": conv, **recurrent_rules(features)}
 
@@ -88,10 +88,6 @@ def _output(node: Node) -> TensorType:
     found = node.outputs[0].type
     assert isinstance(found, TensorType)
     return found
-
-
-def _all_numbers(values: Any) -> bool:
-    return all(isinstance(v, int) for v in values)
 
 
 def _packer(lowering: Lowering, name: str) -> Callable[[str, NDArray[Any]], Any]:

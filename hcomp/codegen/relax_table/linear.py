@@ -14,6 +14,7 @@ from hcomp.codegen.kernel import Expr, Kernel, KernelBody, Tensor, constant, wid
 from hcomp.codegen.relax_table.reduce import reduced, reducer
 from hcomp.codegen.relax_table.shape import int64
 from hcomp.dims import DimLike, floordiv
+from hcomp.ir.ops.linear import spatial_axes
 
 
 def _accumulate(kernel: Kernel, a: Expr, b: Expr) -> Expr:
@@ -56,29 +57,32 @@ def padded(
     begins: Sequence[DimLike],
     reach: Sequence[DimLike],
     spacing: Sequence[int] = (),
+    *,
+    axes: slice,
 ) -> Callable[[Sequence[Expr]], Expr]:
     """Return a function that reads input 0 with `fill` around (and, by `spacing`, between) it.
 
     Args:
-        kernel: the kernel, whose input 0 is [N, C, *spatial].
+        kernel: the kernel.
         fill: what stands outside.
         begins: for each spatial axis, how much stands in front.
         reach: the spatial sizes that are read, padding included.
         spacing: steps between neighbours; more than 1 puts `fill` between them.
+        axes: the spatial axes of input 0.
     """
     own = kernel.shape(0)
     spaced = any(s != 1 for s in spacing)
     within = all(
         b == 0 and (r == s or (isinstance(r, int) and isinstance(s, int) and r <= s))
-        for b, r, s in zip(begins, reach, own[2:], strict=True)
+        for b, r, s in zip(begins, reach, own[axes], strict=True)
     )
     if within and not spaced:
         return lambda position: kernel.read(0, position)
     before = kernel.dims(begins)
-    sizes = kernel.dims(own[2:])
+    sizes = kernel.dims(own[axes])
 
     def value(*i: Expr) -> Expr:
-        source = [p - b for p, b in zip(i[2:], before, strict=True)]
+        source = [p - b for p, b in zip(i[axes], before, strict=True)]
         tests = []
         if spaced:
             steps = [int64(s) for s in spacing]
@@ -86,10 +90,15 @@ def padded(
             source = [tirx.floordiv(p, s) for p, s in zip(source, steps, strict=True)]
         for p, size in zip(source, sizes, strict=True):
             tests += [p >= int64(0), p < size]
-        return tirx.if_then_else(tirx.all(*tests), kernel.read(0, (*i[:2], *source)), fill)
+        return tirx.if_then_else(tirx.all(*tests), kernel.read(0, at_axes(i, axes, source)), fill)
 
-    made = kernel.compute(value, shape=(*own[:2], *reach), name="pad_temp")
+    made = kernel.compute(value, shape=at_axes(own, axes, reach), name="pad_temp")
     return lambda position: made(*position)
+
+
+def at_axes(values: Sequence[Any], axes: slice, new: Sequence[Any]) -> tuple[Any, ...]:
+    """Return `values` with those of `axes` replaced."""
+    return (*values[: axes.start], *new, *values[axes.stop :])
 
 
 def window_reach(
@@ -101,14 +110,15 @@ def window_reach(
 
 def _conv(kernel: Kernel) -> Tensor:
     attrs, data, weight = kernel.attrs, kernel.shape(0), kernel.shape(1)
-    n = len(data) - 2
+    n, axes = len(data) - 2, spatial_axes(attrs, len(data))
+    own = -1 if attrs["channels_last"] else 1
     groups, strides, dilation = attrs["groups"], attrs["strides"], attrs["dilation"]
-    kernel.require_equal(data[1], weight[1] * groups)
+    kernel.require_equal(data[own], weight[1] * groups)
     zero = constant(0, kernel.dtype())
-    reach = window_reach(kernel.out_shape[2:], weight[2:], strides, dilation)
+    reach = window_reach(kernel.out_shape[axes], weight[2:], strides, dilation)
     if not any(attrs["padding"]):
-        reach = list(data[2:])  # the windows lie inside, whatever the sizes
-    read = padded(kernel, zero, attrs["padding"][:n], reach)
+        reach = list(data[axes])  # the windows lie inside, whatever the sizes
+    read = padded(kernel, zero, attrs["padding"][:n], reach, axes=axes)
     channel = kernel.axis(weight[1], "rc")
     taps = [kernel.axis(weight[a + 2], f"r{a}") for a in range(n)]
     per_group = kernel.dim(floordiv(weight[0], groups)) if groups != 1 else None
@@ -116,9 +126,10 @@ def _conv(kernel: Kernel) -> Tensor:
     def term(*i: Expr) -> Expr:
         source = channel
         if per_group is not None:
-            source = tirx.floordiv(i[1], per_group) * kernel.dim(weight[1]) + channel
-        spatial = [i[a + 2] * int64(strides[a]) + taps[a] * int64(dilation[a]) for a in range(n)]
-        return _accumulate(kernel, read((i[0], source, *spatial)), kernel.read(1, (i[1], channel, *taps)))
+            source = tirx.floordiv(i[own], per_group) * kernel.dim(weight[1]) + channel
+        spatial = [p * int64(strides[a]) + taps[a] * int64(dilation[a]) for a, p in enumerate(i[axes])]
+        position = (i[0], *spatial, source) if attrs["channels_last"] else (i[0], source, *spatial)
+        return _accumulate(kernel, read(position), kernel.read(1, (i[own], channel, *taps)))
 
     return _sum(kernel, term, [channel, *taps], weight[1:], "conv")
 
@@ -133,7 +144,7 @@ def _conv_transpose(kernel: Kernel) -> Tensor:
     margin = [(weight[a + 2] - 1) * dilation[a] for a in range(n)]
     begins = [margin[a] - attrs["padding"][a] for a in range(n)]
     reach = [o + m for o, m in zip(kernel.out_shape[2:], margin, strict=True)]
-    read = padded(kernel, zero, begins, reach, attrs["strides"])
+    read = padded(kernel, zero, begins, reach, attrs["strides"], axes=slice(2, n + 2))
     each_in = floordiv(kernel.shape(0)[1], groups)
     channel = kernel.axis(each_in, "rc")
     taps = [kernel.axis(weight[a + 2], f"r{a}") for a in range(n)]

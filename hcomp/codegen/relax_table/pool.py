@@ -8,9 +8,10 @@ from typing import Any
 from tvm import tirx
 
 from hcomp.codegen.kernel import Expr, Kernel, KernelBody, Tensor, constant, wide_dtype
-from hcomp.codegen.relax_table.linear import padded, window_reach
+from hcomp.codegen.relax_table.linear import at_axes, padded, window_reach
 from hcomp.codegen.relax_table.reduce import REDUCTIONS, reducer
 from hcomp.codegen.relax_table.shape import int64
+from hcomp.ir.ops.linear import spatial_axes
 
 
 def _windows(kernel: Kernel, fill: Expr, dtype: str) -> tuple[list[Expr], Any]:
@@ -18,16 +19,17 @@ def _windows(kernel: Kernel, fill: Expr, dtype: str) -> tuple[list[Expr], Any]:
     attrs = kernel.attrs
     strides, dilation, size = attrs["strides"], attrs["dilation"], attrs["pool_size"]
     n = len(size)
+    axes = spatial_axes(attrs, n + 2)
     # A window may hang over the end, by padding or by rounding the number of windows up.
-    reach = window_reach(kernel.out_shape[2:], size, strides, dilation)
+    reach = window_reach(kernel.out_shape[axes], size, strides, dilation)
     if not any(attrs["padding"]) and not attrs["ceil_mode"]:
-        reach = list(kernel.shape(0)[2:])
-    read = padded(kernel, fill, attrs["padding"][:n], reach)
+        reach = list(kernel.shape(0)[axes])
+    read = padded(kernel, fill, attrs["padding"][:n], reach, axes=axes)
     steps = [kernel.axis(size[a], f"r{a}") for a in range(n)]
 
     def element(i: Sequence[Expr]) -> Expr:
-        spatial = [i[a + 2] * int64(strides[a]) + steps[a] * int64(dilation[a]) for a in range(n)]
-        return read((*i[:2], *spatial)).astype(dtype)
+        spatial = [p * int64(strides[a]) + steps[a] * int64(dilation[a]) for a, p in enumerate(i[axes])]
+        return read(at_axes(i, axes, spatial)).astype(dtype)
 
     return steps, element
 
@@ -54,12 +56,13 @@ def _count(kernel: Kernel, i: Sequence[Expr]) -> Expr:
     """Return how many steps of a window count: elements, and padding where that is included."""
     attrs, own = kernel.attrs, kernel.shape(0)
     n = len(attrs["pool_size"])
+    axes = spatial_axes(attrs, n + 2)
     padding = kernel.dims(attrs["padding"])
     count = int64(1)
     for a in range(n):
         window, spacing = int64(attrs["pool_size"][a]), int64(attrs["dilation"][a])
-        start = i[a + 2] * int64(attrs["strides"][a]) - padding[a]
-        low, high = int64(0), kernel.dim(own[a + 2])
+        start = i[axes][a] * int64(attrs["strides"][a]) - padding[a]
+        low, high = int64(0), kernel.dim(own[axes][a])
         if attrs["count_include_pad"]:
             low, high = int64(0) - padding[a], high + padding[a + n]
         first = tirx.max(_ceil(low - start, spacing), int64(0))

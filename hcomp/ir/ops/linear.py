@@ -1,5 +1,8 @@
 """The heavy operators: matmul, convolution, pooling, recurrent layers."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from hcomp.dims import DimLike, ceildiv, dim_min, floordiv
 from hcomp.ir.ops.core import (
     REQUIRED,
@@ -26,6 +29,11 @@ def _matmul(context: Infer) -> Shape:
     return batch + (a[-2:-1] if len(a) > 1 else ()) + (b[-1:] if len(b) > 1 else ())
 
 
+def spatial_axes(attrs: Mapping[str, Any], rank: int) -> slice:
+    """Return which axes of a tensor of `rank` are spatial: behind the channels, or before them."""
+    return slice(1, rank - 1) if attrs.get("channels_last") else slice(2, rank)
+
+
 def window_size(context: Infer, size: DimLike, kernel: DimLike, i: int, n: int) -> DimLike:
     """Return how many windows fit along spatial axis `i` of `n`, by strides, padding, dilation, ceil_mode."""
     attrs = context.attrs
@@ -43,11 +51,12 @@ def _conv(context: Infer) -> Shape:
     n = len(x) - 2
     if n < 1 or len(w) != len(x):
         raise context.error(f"data of rank {len(x)} and weight of rank {len(w)} do not fit")
-    groups = context.attrs["groups"]
-    if isinstance(x[1], int) and isinstance(w[1], int) and x[1] != w[1] * groups:
-        raise context.error(f"{x[1]} channels, but the weight expects {w[1]} in each of {groups} groups")
-    spatial = tuple(window_size(context, x[i + 2], w[i + 2], i, n) for i in range(n))
-    return (x[0], w[0], *spatial)
+    groups, last = context.attrs["groups"], context.attrs["channels_last"]
+    channels, sizes = x[-1 if last else 1], x[spatial_axes(context.attrs, len(x))]
+    if isinstance(channels, int) and isinstance(w[1], int) and channels != w[1] * groups:
+        raise context.error(f"{channels} channels, but the weight expects {w[1]} in each of {groups} groups")
+    spatial = tuple(window_size(context, sizes[i], w[i + 2], i, n) for i in range(n))
+    return (x[0], *spatial, w[0]) if last else (x[0], w[0], *spatial)
 
 
 def _conv_transpose(context: Infer) -> Shape:
@@ -70,8 +79,9 @@ def _pool(context: Infer) -> Shape:
     x, n = context.shape(0), len(context.attrs["pool_size"])
     if len(x) != n + 2:
         raise context.error(f"data of rank {len(x)} does not fit {n} pooled axes")
-    kernel = context.attrs["pool_size"]
-    return (*x[:2], *(window_size(context, x[i + 2], kernel[i], i, n) for i in range(n)))
+    kernel, axes = context.attrs["pool_size"], spatial_axes(context.attrs, n + 2)
+    sizes = tuple(window_size(context, x[axes][i], kernel[i], i, n) for i in range(n))
+    return (*x[: axes.start], *sizes, *x[axes.stop :])
 
 
 def _recurrent(outputs: int) -> ShapeRule:
@@ -85,14 +95,16 @@ def _recurrent(outputs: int) -> ShapeRule:
 
 
 _WINDOW = {"strides": REQUIRED, "padding": REQUIRED, "dilation": REQUIRED}
-_POOL = {"pool_size": REQUIRED, **_WINDOW, "ceil_mode": False}
+_LAYOUT = {"channels_last": False}
+"""channels_last: data is [N, *spatial, C], and so is the result; a weight stays as it is."""
+_POOL = {"pool_size": REQUIRED, **_WINDOW, **_LAYOUT, "ceil_mode": False}
 _CELL = {"direction": "forward", "activations": REQUIRED, "alpha": (), "beta": (), "clip": None}
 """activations: lower-case names, one group a direction; alpha, beta: as many numbers as activations."""
 
 LINEAR: tuple[Op, ...] = (
     Op("matmul", accumulated, _matmul, {"out_dtype": ""}, "matmul"),
     # Data [N, C, *spatial], weight [O, C/groups, *kernel]; padding: begins, then ends. Bias is a separate add.
-    Op("conv", accumulated, _conv, {**_WINDOW, "groups": 1, "out_dtype": ""}, "conv"),
+    Op("conv", accumulated, _conv, {**_WINDOW, **_LAYOUT, "groups": 1, "out_dtype": ""}, "conv"),
     # Weight [C, O/groups, *kernel].
     Op("conv_transpose", same, _conv_transpose,
        {**_WINDOW, "output_padding": REQUIRED, "groups": 1}, "conv"),

@@ -1,9 +1,9 @@
-"""Convolution with a constant weight over one or two spatial axes, NCHW."""
+"""Convolution with a constant weight over one to three spatial axes, channels last."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,23 @@ from tvm import relax, te, tirx
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy.matmul import Pack
 from hcomp.targets.cpu.schedule.conv_shape import CONV, ConvShape
-from hcomp.targets.cpu.schedule.nest import imm
+from hcomp.targets.cpu.schedule.nest import as_int, imm
+from hcomp.targets.cpu.schedule.winograd import largest_error, transformed_taps
 
-MAX_PHASES = 4096
-"""More places that strides step over are left to the ordinary convolution (a patch of 64 x 64 has as many)."""
+_SPEED = {1: 0.5, 2: 0.93, 3: 1.0, 4: 1.0}
+"""By vectors in a panel, the share of the peak that its register tile reaches (measured with AVX2)."""
+
+
+_FEWEST_CHANNELS = 8
+_TYPICAL = 28
+_TRANSFORMS = {2: (6.0, 5.0), 4: (17.0, 14.0)}
+"""By tile, cycles that transforming one channel of one tile takes, of the data and of the result."""
+
+_BYTES_A_CYCLE = 4.5
+"""What one core reads from memory in a cycle of its clock: a network's weights do not stay in the caches."""
+
+_MOST_ERROR = 5e-5
+"""Relative to the largest result; float32 itself has 6e-8 for each of some thousand sums."""
 
 
 def emit_conv(
@@ -35,10 +48,10 @@ def emit_conv(
 
     Args:
         bb: builder of the function that the convolution belongs to.
-        x: [N, C, *spatial], any of N and the spatial sizes symbolic.
-        weight: [O, C / groups, *kernel].
+        x: float32 [N, *spatial, C], any of N and the spatial sizes symbolic.
+        weight: float32 [O, C / groups, *kernel], not empty.
         strides: one number an axis.
-        padding: zeros before every axis, then zeros after every axis.
+        padding: zeros before every axis, then zeros after every axis; none negative.
         dilation: one number an axis.
         groups: number of groups.
         pack: registers a constant under a hint and returns the expression that stands for it.
@@ -46,25 +59,22 @@ def emit_conv(
         sizes: the output's spatial sizes as the caller spells them (TIR expressions), where it does.
 
     Returns:
-        [N, O, *output]. Weights that are not float32 are given to the ordinary convolution.
+        [N, *output, O].
     """
     rank = weight.ndim - 2
-    begin, end = tuple(padding[:rank]), tuple(padding[rank:])
-    # The loops are written once for each phase of the strides, so that huge ones would fill the memory.
-    if weight.dtype != np.float32 or 0 in weight.shape or rank > 3 or prod(strides) > MAX_PHASES:
-        return _plain(bb, x, weight, strides, padding, dilation, groups, pack)
-    outputs, inputs = weight.shape[0] // groups, weight.shape[1]
+    outputs = weight.shape[0] // groups
     shape = ConvShape(
         kernel=tuple(int(k) for k in weight.shape[2:]),
         strides=tuple(int(s) for s in strides),
-        begin=tuple(int(p) for p in begin),
-        end=tuple(int(p) for p in end),
+        begin=tuple(int(p) for p in padding[:rank]),
+        end=tuple(int(p) for p in padding[rank:]),
         dilation=tuple(int(d) for d in dilation),
         groups=int(groups),
-        inputs=int(inputs),
+        inputs=int(weight.shape[1]),
         outputs=int(outputs),
-        rows=tile_rows(outputs, cpu),
+        columns=panel_columns(outputs, cpu),
     )
+    shape = replace(shape, tile=winograd_tile(weight, shape, [as_int(size) for size in sizes or ()]))
     packed = pack("taps", pack_taps(weight, shape))
     return bb.emit_te(
         lambda image, taps: conv_te(image, taps, shape, sizes),
@@ -75,27 +85,68 @@ def emit_conv(
     )
 
 
-def tile_rows(outputs: int, cpu: CpuFeatures) -> int:
-    """Return the output channels of one register tile."""
-    full = 4 if cpu.registers < 32 else 8
-    return min(full, outputs)
+def panel_columns(outputs: int, cpu: CpuFeatures) -> int:
+    """Return the columns of a panel: the fastest, with what is computed in vain counted; then the widest."""
+    lanes = cpu.lanes()
+    if outputs < lanes:
+        return outputs
+
+    def seconds(vectors: int) -> float:
+        columns = vectors * lanes
+        return -(-outputs // columns) * columns / _SPEED[vectors]
+
+    return lanes * min(_SPEED, key=lambda v: (seconds(v), -v))
+
+
+def winograd_tile(weight: np.ndarray, shape: ConvShape, sizes: Sequence[int | None]) -> int:
+    """Return the tile of Winograd's filtering that is fastest for a convolution, or 0 if it is none.
+
+    Costs are in cycles with two multiply-adds of 8 lanes each; a tile whose error on these weights is
+    above `_MOST_ERROR` is no choice. Unknown sizes count as `_TYPICAL`.
+    """
+    ones = (1, 1)
+    fits = shape.kernel == (3, 3) and shape.strides == ones and shape.dilation == ones and shape.groups == 1
+    if not fits or min(shape.inputs, shape.outputs) < _FEWEST_CHANNELS:
+        return 0
+    height, width = (size or _TYPICAL for size in (*sizes, None, None)[:2])
+    products = shape.inputs * shape.panels * shape.columns / 16
+    costs = {0: 9 * height * width * products}
+    for m, (spread, gathered) in _TRANSFORMS.items():
+        tiles = -(-height // m) * -(-width // m)
+        moved = tiles * (shape.inputs * spread + shape.outputs * gathered)
+        components = (m + 2) ** 2
+        # Few tiles use each weight seldom: reading them is what takes the time.
+        reading = components * shape.inputs * shape.outputs * 4 / _BYTES_A_CYCLE
+        costs[m] = moved + max(components * -(-tiles // 3) * 3 * products, reading)
+    for m in sorted(costs, key=costs.__getitem__):
+        if m == 0 or largest_error(weight, m) <= _MOST_ERROR:
+            return m
+    return 0
 
 
 def pack_taps(weight: np.ndarray, shape: ConvShape) -> np.ndarray:
-    """Return [O, I, *kernel] as [groups][tiles][I][*kernel][rows], padded with zeros."""
-    rows, tiles = shape.rows, shape.tiles
+    """Return [O, I, *kernel] in the order that `ConvShape` describes."""
     rank = len(shape.kernel)
-    padded = np.zeros((shape.groups, tiles * rows, shape.inputs, *shape.kernel), weight.dtype)
+    if shape.tile:
+        width = shape.panels * shape.columns
+        taps = np.zeros(((shape.tile + 2) ** 2, shape.inputs, width), np.float32)
+        taps[:, :, : shape.outputs] = transformed_taps(weight, shape.tile).reshape(-1, shape.inputs, shape.outputs)
+        split = taps.reshape(-1, shape.inputs, shape.panels, shape.columns)
+        return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
+    if shape.depthwise:
+        return np.ascontiguousarray(weight.reshape(shape.groups, -1).T)
+    width = shape.panels * shape.columns
+    padded = np.zeros((shape.groups, width, shape.inputs, *shape.kernel), weight.dtype)
     padded[:, : shape.outputs] = weight.reshape(shape.groups, shape.outputs, shape.inputs, *shape.kernel)
-    split = padded.reshape(shape.groups, tiles, rows, shape.inputs, *shape.kernel)
-    order = (0, 1, 3, *range(4, 4 + rank), 2)
-    return np.ascontiguousarray(split.transpose(order))
+    split = padded.reshape(shape.groups, shape.panels, shape.columns, shape.inputs, *shape.kernel)
+    order = (0, 1, *range(4, 4 + rank), 3, 2)
+    return np.ascontiguousarray(split.transpose(order)).reshape(shape.groups, shape.panels, shape.depth, shape.columns)
 
 
 def conv_te(image: te.Tensor, taps: te.Tensor, shape: ConvShape, spelled: Sequence[Any] | None = None) -> te.Tensor:
     """Return the meaning of a packed convolution; the schedule replaces its loops."""
     axes = range(len(shape.kernel))
-    sizes = list(image.shape[2:])
+    sizes = list(image.shape[1:-1])
     extents = spelled or [
         tirx.floordiv(
             sizes[a] + shape.begin[a] + shape.end[a] - (shape.kernel[a] - 1) * shape.dilation[a] - 1,
@@ -107,35 +158,29 @@ def conv_te(image: te.Tensor, taps: te.Tensor, shape: ConvShape, spelled: Sequen
     channel = te.reduce_axis((imm(0), imm(shape.inputs)), "channel")
     tap = [te.reduce_axis((imm(0), imm(shape.kernel[a])), f"tap{a}") for a in axes]
 
-    def element(n: Any, o: Any, *position: Any) -> Any:
+    def element(n: Any, *rest: Any) -> Any:
+        *position, o = rest
         where = [position[a] * shape.strides[a] + tap[a] * shape.dilation[a] - shape.begin[a] for a in axes]
         group, own = o // shape.outputs, o % shape.outputs
-        value = image(n, group * shape.inputs + channel, *where)
+        value = image(n, *where, group * shape.inputs + channel)
         inside = [tirx.all(w >= 0, w < s) for w, s in zip(where, sizes, strict=True)]
-        if any(shape.begin) or any(shape.end):
+        if shape.padded:
             value = tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, "float32"))
-        weight = taps(group, own // shape.rows, channel, *tap, own % shape.rows)
-        return te.sum(value * weight, axis=[channel, *tap])
+        number: Any = imm(0)
+        for a in axes:
+            number = number * shape.kernel[a] + tap[a]
+        if shape.depthwise:
+            weight = taps(number, o)
+        elif shape.tile:
+            # Only names the operand: the transformed weight has no element that is this tap.
+            weight = taps(number, own // shape.columns, channel, own % shape.columns)
+        else:
+            weight = taps(group, own // shape.columns, number * shape.inputs + channel, own % shape.columns)
+        return te.sum(value * weight, axis=[*tap, channel])
 
     return te.compute(
-        (image.shape[0], imm(shape.groups * shape.outputs), *extents),
+        (image.shape[0], *extents, imm(shape.groups * shape.outputs)),
         element,
         name="packed_conv",
         attrs={CONV: shape.text()},
     )
-
-
-def _plain(
-    bb: relax.BlockBuilder,
-    x: relax.Expr,
-    weight: np.ndarray,
-    strides: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    pack: Pack,
-) -> relax.Expr:
-    ops = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
-    operator = ops[weight.ndim - 2]
-    constant = pack("weight", weight)
-    return bb.emit(operator(x, constant, list(strides), list(padding), list(dilation), groups))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 CONV = "hcomp.conv"
@@ -12,7 +13,7 @@ CONV = "hcomp.conv"
 
 @dataclass(frozen=True)
 class ConvShape:
-    """One convolution over `len(kernel)` spatial axes with a constant weight.
+    """One convolution over `len(kernel)` spatial axes, channels last, with a constant weight.
 
     Attributes:
         kernel: taps of each axis.
@@ -23,8 +24,11 @@ class ConvShape:
         groups: number of groups.
         inputs: input channels of one group.
         outputs: output channels of one group.
-        rows: output channels of one register tile; the weight is packed as
-            [groups][ceil(outputs / rows)][inputs][*kernel][rows], padded with zeros.
+        columns: output channels of one panel; the weight is packed as
+            [groups][ceil(outputs / columns)][*kernel, inputs][columns], padded with zeros. A depthwise
+            weight is [*kernel][groups] and has no panels.
+        tile: outputs along each axis of one tile of Winograd's filtering, whose weight is
+            [(tile + 2)^2][panels][inputs][columns]; 0 for a direct convolution.
     """
 
     kernel: tuple[int, ...]
@@ -35,7 +39,8 @@ class ConvShape:
     groups: int
     inputs: int
     outputs: int
-    rows: int
+    columns: int
+    tile: int = 0
 
     def text(self) -> str:
         """Return the annotation."""
@@ -49,12 +54,26 @@ class ConvShape:
         return cls(**values)
 
     @property
-    def tiles(self) -> int:
-        """Register tiles of output channels in one group."""
-        return -(-self.outputs // self.rows)
+    def panels(self) -> int:
+        """Panels of output channels in one group."""
+        return -(-self.outputs // self.columns)
 
     @property
-    def pointwise(self) -> bool:
-        """Whether each output reads exactly the input at its own position."""
-        ones = all(k == 1 for k in self.kernel) and all(s == 1 for s in self.strides)
-        return ones and not any(self.begin) and not any(self.end)
+    def depth(self) -> int:
+        """Products in one sum."""
+        return prod(self.kernel) * self.inputs
+
+    @property
+    def channels(self) -> int:
+        """Channels of the image."""
+        return self.groups * self.inputs
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether each output channel reads the input channel of its own number."""
+        return self.groups > 1 and self.inputs == 1 and self.outputs == 1
+
+    @property
+    def padded(self) -> bool:
+        """Whether windows reach over the edge of the image."""
+        return any(self.begin) or any(self.end)

@@ -138,6 +138,17 @@ def flat_view(source: Buffer, out: list[Stmt]) -> Buffer:
     return view
 
 
+def scratch(name: str, elements: Expr, dtype: str, out: list[Stmt]) -> Buffer:
+    """Allocate memory by statements in `out` and return a view of it.
+
+    Accesses go through a view, because TVM then does not analyse which part of the memory is used
+    (seconds for symbolic sizes).
+    """
+    memory = buffer(name, [elements], dtype)
+    out.append(tirx.AllocBuffer(memory))
+    return flat_view(memory, out)
+
+
 def product(values: Sequence[Expr]) -> Expr:
     """Return the product of extents; 1 for none."""
     return reduce(lambda a, b: a * b, values, imm(1))
