@@ -40,6 +40,9 @@ def _rule(node: Node, edit: Editor) -> Sequence[str] | None:
 
 def _view(node: Node, edit: Editor) -> str | None:
     """A view of a view is one view of the first value, or that value itself."""
+    filled = _of_full(node, edit)
+    if filled is not None:
+        return filled
     source = edit.producer(node.inputs[0])
     if source is None or source.op not in VIEWS:
         return None
@@ -54,6 +57,9 @@ def _view(node: Node, edit: Editor) -> str | None:
 
 def _permute(node: Node, edit: Editor) -> str | None:
     """Two permutations are one; one that moves only axes of size 1 is a view."""
+    filled = _of_full(node, edit)
+    if filled is not None:
+        return filled
     source, kind, axes = edit.producer(node.inputs[0]), edit.tensor(node.inputs[0]), _attr(node, "axes")
     if kind is not None and kind.shape is not None:
         wide = [a for a in axes if kind.shape[a] != 1]
@@ -66,6 +72,14 @@ def _permute(node: Node, edit: Editor) -> str | None:
     if axes == tuple(range(len(axes))):
         return source.inputs[0]
     return edit.emit("permute_dims", source.inputs[0], hint=node.output, axes=axes)
+
+
+def _of_full(node: Node, edit: Editor) -> str | None:
+    """Equal elements moved or viewed are equal elements in another shape."""
+    source, wanted = edit.producer(node.inputs[0]), node.outputs[0].type
+    if source is None or source.op != "full" or not isinstance(wanted, TensorType) or wanted.shape is None:
+        return None
+    return edit.emit("full", hint=node.output, **{**source.attrs, "shape": wanted.shape})
 
 
 def _undone(node: Node, edit: Editor) -> str | None:

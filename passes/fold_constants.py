@@ -30,6 +30,8 @@ GROWTH = 10
 """Larger results may have so many times the bytes of their inputs (unpacked 4-bit weights have 8)."""
 LARGEST = 64 * 1024 * 1024
 """Results that are larger than their inputs and than this stay computed at run time."""
+LARGEST_WEIGHT = 256 * 1024 * 1024
+"""The same for the weights of matrix products and convolutions."""
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -138,7 +140,7 @@ def _fits(node: Node, edit: Editor) -> bool:
     if made <= max(SMALL, taken) or made <= min(GROWTH * taken, LARGEST):
         return True
     # A weight has to be a constant to be packed: models without their weights have `full` there.
-    return made <= LARGEST and any(
+    return made <= LARGEST_WEIGHT and any(
         reader.op in OPS and OPS[reader.op].cost in ("matmul", "conv")
         for value in node.outputs
         for reader in edit.before.users.get(value.name, ())

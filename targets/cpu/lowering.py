@@ -19,6 +19,7 @@ from hcomp.ir.graph import Node
 from hcomp.ir.types import TensorType
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import emit_conv, emit_matmul
+from hcomp.targets.cpu.heavy.pool import pool_body
 from hcomp.targets.cpu.heavy.recurrent_rules import recurrent_rules
 
 FLOAT32 = "float32"
@@ -59,7 +60,26 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
         )
         return lowering.typed(found, _output(node))
 
-    return {"matmul": matmul, "conv": conv, **recurrent_rules(features)}
+    def pool(kind: str) -> Rule:
+        body = pool_body(kind)
+
+        def rule(lowering: Lowering, node: Node) -> Any:
+            data = lowering.type(node.inputs[0])
+            channels = (data.shape or (0,))[-1]
+            fits = node.attrs["channels_last"] and data.dtype == FLOAT32
+            if not fits or not isinstance(channels, int) or channels == 0 or not _all_numbers(node.attrs["padding"]):
+                return LOWER[node.op](lowering, node)
+            return lowering.kernel(node, body)
+
+        return rule
+
+    return {
+        "matmul": matmul,
+        "conv": conv,
+        "max_pool": pool("max"),
+        "avg_pool": pool("sum"),
+        **recurrent_rules(features),
+    }
 
 
 def _checked(lowering: Lowering, node: Node, made: Any, axis: int, size: int) -> Any:
@@ -88,6 +108,10 @@ def _output(node: Node) -> TensorType:
     found = node.outputs[0].type
     assert isinstance(found, TensorType)
     return found
+
+
+def _all_numbers(values: Any) -> bool:
+    return all(isinstance(v, int) for v in values)
 
 
 def _packer(lowering: Lowering, name: str) -> Callable[[str, NDArray[Any]], Any]:

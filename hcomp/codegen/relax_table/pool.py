@@ -49,10 +49,10 @@ def _avg_pool(kernel: Kernel) -> Tensor:
     steps, element = _windows(kernel, fill, dtype)
     total_of = reducer("sum")
     total = kernel.compute(lambda *i: total_of(element(i), axis=steps), shape=kernel.out_shape, name="sum_pool")
-    return kernel.compute(lambda *i: total(*i) / _count(kernel, i).astype(dtype))
+    return kernel.compute(lambda *i: total(*i) / window_count(kernel, i).astype(dtype))
 
 
-def _count(kernel: Kernel, i: Sequence[Expr]) -> Expr:
+def window_count(kernel: Kernel, i: Sequence[Expr]) -> Expr:
     """Return how many steps of a window count: elements, and padding where that is included."""
     attrs, own = kernel.attrs, kernel.shape(0)
     n = len(attrs["pool_size"])

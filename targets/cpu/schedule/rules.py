@@ -20,6 +20,7 @@ from hcomp.targets.cpu.schedule.gemm import emit_contraction
 from hcomp.targets.cpu.schedule.inline import inline_maps
 from hcomp.targets.cpu.schedule.maps import schedule_map
 from hcomp.targets.cpu.schedule.nest import loads
+from hcomp.targets.cpu.schedule.pool import Pooling, emit_pool_loops, match_pool
 from hcomp.targets.cpu.schedule.reductions import (
     PLANE_AXES,
     keeps_innermost,
@@ -64,6 +65,13 @@ def convolution(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
     return _staged(func, cpu)
 
 
+def pooling(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
+    """Pooling with channels last, with the elementwise work after it."""
+    if not any(match_pool(s) for s in stages(func)):
+        return None
+    return _staged(func, cpu)
+
+
 def contraction(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
     """Matrix products and convolutions, with the elementwise work around them."""
     if not any(match_contraction(s) for s in stages(func)):
@@ -103,6 +111,7 @@ def default(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
 RULES = (
     Rule("opaque", opaque),
     Rule("convolution", convolution),
+    Rule("pooling", pooling),
     Rule("contraction", contraction),
     Rule("row-wise", row_wise),
     Rule("reduction", reduction),
@@ -146,6 +155,8 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
     for number, found in heavy.items():
         if isinstance(found, Convolution):
             replaced[number] = emit_conv_loops(found, fused[number], cpu)
+        elif isinstance(found, Pooling):
+            replaced[number] = emit_pool_loops(found, fused[number], cpu)
         else:
             replaced[number] = emit_contraction(found, fused[number], cpu)
         if fused[number].last is not None:
@@ -174,8 +185,8 @@ def _feeds_pooling(all_stages: list[Stage], number: int, heavy: Container[int]) 
     return reader.is_reduction and number in _own_producers(all_stages, readers[0], heavy) and (keeps_innermost(reader))
 
 
-def _heavy(stage: Stage) -> Convolution | Contraction | None:
-    return match_conv(stage) or match_contraction(stage)
+def _heavy(stage: Stage) -> Convolution | Pooling | Contraction | None:
+    return match_conv(stage) or match_pool(stage) or match_contraction(stage)
 
 
 def _epilogue(all_stages: list[Stage], number: int, func: tirx.PrimFunc) -> Any:

@@ -1,0 +1,45 @@
+"""Pooling with channels last on the processor against the reference."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hcomp.dims import symbol
+from hcomp.ir.builder import GraphBuilder
+from hcomp.ir.types import TensorType
+from hcomp.testing import assert_close, interpret, random_array
+from tests.test_lowering import runner
+
+# Data, window, strides, padding, dilation, ceil_mode
+CASES: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]] = [
+    ((1, 9, 10, 8), (2, 2), (2, 2), (0, 0, 0, 0), (1, 1), False),
+    ((2, 9, 10, 20), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), False),
+    ((1, 7, 8, 3), (3, 2), (2, 3), (1, 0, 1, 1), (1, 2), True),
+    ((1, 12, 5, 100), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), False),
+    ((1, 12, 13, 1), (5, 5), (3, 3), (2, 2, 2, 2), (2, 2), True),
+    ((3, 40, 9), (3,), (2,), (1, 1), (1,), False),
+    ((1, 4, 5, 6, 70), (2, 2, 3), (2, 2, 2), (0, 1, 1, 0, 1, 1), (1, 1, 1), True),
+]
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("op", ["max_pool", "avg_pool", "avg_pool of padding"])
+@pytest.mark.parametrize("case", CASES)
+def test_pool(case: tuple[Any, ...], op: str, symbolic: bool) -> None:
+    shape, window, strides, padding, dilation, ceil_mode = case
+    names = (*(symbol(f"S{i}") for i in range(len(shape) - 1)), shape[-1]) if symbolic else shape
+    b = GraphBuilder("g")
+    x = b.input("x", TensorType("float32", names))
+    attrs = {"strides": strides, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
+    if op.startswith("avg"):
+        attrs["count_include_pad"] = op.endswith("padding")
+    name = op.split(maxsplit=1)[0]
+    y = b.emit("relu", b.emit(name, x, pool_size=window, channels_last=True, **attrs))
+    graph = b.finish([y])
+    data = random_array("float32", shape, "pool")
+    if name == "max_pool":
+        data.flat[::37] = np.nan
+        data.flat[5::41] = -np.inf
+    (found,) = runner(graph)(data)
+    assert_close(found, interpret(graph, {"x": data})[graph.outputs[0]], terms=int(np.prod(window)))
