@@ -18,9 +18,12 @@ def pool_body(kind: str) -> KernelBody:
         attrs = kernel.attrs
         n = len(attrs["pool_size"])
         shape = PoolShape(
-            kind, *(tuple(attrs[name]) for name in ("pool_size", "strides")), tuple(attrs["padding"][:n]),
-            tuple(attrs["dilation"]),
-        )  # fmt: skip
+            kind=kind,
+            window=tuple(attrs["pool_size"]),
+            strides=tuple(attrs["strides"]),
+            begin=tuple(attrs["padding"][:n]),
+            dilation=tuple(attrs["dilation"]),
+        )
         sizes = kernel.dims(kernel.shape(0)[1:-1])
         steps = [kernel.axis(size, f"r{a}") for a, size in enumerate(shape.window)]
         outside = tirx.const(0, "float32") if kind == "sum" else tirx.min_value("float32")
