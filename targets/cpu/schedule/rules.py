@@ -21,6 +21,7 @@ from hcomp.targets.cpu.schedule.inline import inline_maps
 from hcomp.targets.cpu.schedule.maps import schedule_map
 from hcomp.targets.cpu.schedule.nest import loads
 from hcomp.targets.cpu.schedule.pool import Pooling, emit_pool_loops, match_pool
+from hcomp.targets.cpu.schedule.ranges import emit_ranges
 from hcomp.targets.cpu.schedule.reductions import (
     PLANE_AXES,
     keeps_innermost,
@@ -136,8 +137,9 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
     heavy = {n: found for n, s in enumerate(before) if (found := _heavy(s))}
     fused = {n: _epilogue(before, n, func) for n in heavy}
     inside = {n + 1 for n, epilogue in fused.items() if epilogue.last is not None}
+    ranges = _ranges(before, {*heavy, *inside})
     for number, stage in enumerate(before):
-        if number in heavy or number in inside or stage.block is None:
+        if number in heavy or number in inside or number in ranges or stage.block is None:
             continue
         block = sch.get_sblock(str(stage.block.name_hint))
         if stage.reduced:
@@ -148,9 +150,9 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
         elif stage.is_map and not _feeds_pooling(before, number, heavy):
             schedule_map(sch, block, stage)
     result = _finished(sch, func)
-    if not heavy:
+    if not heavy and not ranges:
         return result
-    replaced: dict[int, Any] = dict.fromkeys(inside)
+    replaced: dict[int, Any] = {**dict.fromkeys(inside), **ranges}
     dropped = []
     for number, found in heavy.items():
         if isinstance(found, Convolution):
@@ -162,6 +164,12 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
         if fused[number].last is not None:
             dropped.append(found.stage.store.buffer)
     return replace_stages(result, replaced, dropped)
+
+
+def _ranges(all_stages: list[Stage], taken: Container[int]) -> dict[int, Any]:
+    """Return the loops of the map stages that choose by their last index."""
+    found = {n: emit_ranges(stage) for n, stage in enumerate(all_stages) if n not in taken and stage.block is not None}
+    return {n: loops for n, loops in found.items() if loops is not None and not _feeds_pooling(all_stages, n, taken)}
 
 
 def _own_producers(all_stages: list[Stage], number: int, heavy: Container[int]) -> list[int]:
