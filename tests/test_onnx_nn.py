@@ -90,6 +90,7 @@ POOLS = [
     case("GlobalAveragePool", f32(2, 3, 5), opset=7),
     *(case("LRN", f32(2, 7, 3, 4), size=s, opset=13) for s in (3, 5)),
     case("LRN", f32(2, 7, 3, 4), size=3, alpha=2e-2, beta=0.5, bias=2.0, opset=7),
+    case("LRN", f32(2, 7, 3, 4), size=3, alpha=0.3, beta=0.6, opset=13),
     case(
         "MaxUnpool", f32(1, 1, 2, 2), np.array([[[[5, 7], [13, 15]]]], np.int64),
         kernel_shape=[2, 2], strides=[2, 2],

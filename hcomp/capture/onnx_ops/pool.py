@@ -159,10 +159,19 @@ def _lrn(c: NodeContext) -> str:
         "avg_pool", squares, pool_size=(size, 1), strides=(1, 1), dilation=(1, 1),
         padding=(before, 0, size - 1 - before, 0), count_include_pad=True,
     )  # fmt: skip
-    scaled = c.emit("multiply", c.reshape(mean, shape), like(c, c.attr("alpha", 1e-4), x))
-    base = c.emit("add", scaled, like(c, c.attr("bias", 1.0), x))
-    divisor = c.emit("power", base, like(c, c.attr("beta", 0.75), x))
+    alpha, bias = c.attr("alpha", 1e-4), c.attr("bias", 1.0)
+    scaled = c.emit("multiply", c.reshape(mean, shape), like(c, alpha, x))
+    base = c.emit("add", scaled, like(c, bias, x))
+    divisor = _root_power(c, base, c.attr("beta", 0.75), positive=min(alpha, bias) > 0)
     return c.cast(c.emit("divide", x, divisor), c.dtype(0))
+
+
+def _root_power(c: NodeContext, base: str, exponent: float, *, positive: bool) -> str:
+    """Return base ^ exponent; by square roots for the exponent that LRN nearly always has."""
+    if exponent != 0.75 or not positive:
+        return c.emit("power", base, like(c, exponent, base))
+    root = c.emit("sqrt", base)
+    return c.emit("multiply", root, c.emit("sqrt", root))
 
 
 def _max_unpool(c: NodeContext) -> str:
