@@ -1,4 +1,4 @@
-"""hcomp compiles one model for several devices at once, by measured cost, and says why.
+"""hcomp compiles one model for several devices at once, by predicted cost, and says why.
 
     program = hcomp.compile("model.onnx", devices=["cpu", "null"])
     outputs = program.run({"input": array})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hcomp import __version__
@@ -44,9 +46,9 @@ def compile_model(model: str | os.PathLike[str] | ModelProto, **options: Any) ->
     plan = make_plan(graph, targets, planner_options(chosen))
     artifact = assemble(
         plan, targets, name=captured.name, inputs=captured.inputs, outputs=captured.outputs,
-        version=__version__, extra={"graph.hir": graph_text(graph), "plan.json": plan_text(plan)},
+        version=__version__, extra={"graph.hir": graph_text(graph), "plan.json": plan_text(plan, captured.values)},
     )  # fmt: skip
-    return Program(artifact, threads=chosen.threads)
+    return Program(artifact, chosen.threads, Path(model) if isinstance(model, str | os.PathLike) else None)
 
 
 def captured_graph(model: str | os.PathLike[str] | ModelProto, **options: Any) -> Graph:
@@ -57,9 +59,10 @@ def captured_graph(model: str | os.PathLike[str] | ModelProto, **options: Any) -
 def plan_model(model: str | os.PathLike[str] | ModelProto, **options: Any) -> PlanReport:
     """Return the plan of a model without building kernels: a dry run."""
     chosen = compile_options(**options)
-    graph = captured_graph(model, **options)
+    captured = capture_model(model, chosen.shapes)
+    graph = run_pipeline(captured.graph, PIPELINE)
     plan = make_plan(graph, load_targets(chosen.devices), planner_options(chosen))
-    return PlanReport(plan_to_json(plan))
+    return PlanReport(plan_to_json(plan, captured.values))
 
 
 def planner_options(options: CompileOptions) -> Options:
@@ -85,8 +88,8 @@ def graph_text(graph: Graph) -> bytes:
     return print_graph(graph).encode()
 
 
-def plan_text(plan: Plan) -> bytes:
+def plan_text(plan: Plan, values: Mapping[str, str]) -> bytes:
     """Return the plan's JSON form as a member of the artifact."""
     import json
 
-    return (json.dumps(plan_to_json(plan), indent=1, sort_keys=True) + "\n").encode()
+    return (json.dumps(plan_to_json(plan, values), indent=1, sort_keys=True) + "\n").encode()

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
+from typing import Any, NoReturn
 
 from hcomp.errors import UsageError
+
+DEFAULT_SIZE = 16
+"""What a free size counts as in predictions, and is in runs on made-up inputs, where nobody names one."""
+MAX_SIZE = 10**18
+"""No size of a tensor reaches it."""
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -19,7 +27,7 @@ class CompileOptions:
         shapes: sizes of inputs by name, to make them static.
         sizes: what symbols count as in costs.
         strict: refuse a model with extern nodes.
-        threads: how many threads the kernels use; None leaves it to the machine.
+        threads: how many threads the kernels of the returned program use; an artifact keeps none.
     """
 
     devices: tuple[str, ...] = ("cpu",)
@@ -30,13 +38,6 @@ class CompileOptions:
     strict: bool = False
     threads: int | None = None
 
-    def __post_init__(self) -> None:
-        for name, shape in self.shapes.items():
-            if any(not isinstance(d, int) or d < 0 for d in shape):
-                raise UsageError(f"the shape of {name!r} must be integers of at least 0, found {list(shape)}")
-        if self.threads is not None and self.threads < 1:
-            raise UsageError(f"threads must be at least 1, found {self.threads}")
-
 
 def compile_options(
     devices: Sequence[str] | str | None = None,
@@ -46,24 +47,93 @@ def compile_options(
     sizes: Mapping[str, int] | None = None,
     strict: bool = False,
     threads: int | None = None,
+    **unknown: object,
 ) -> CompileOptions:
     """Return options from the forms that callers write: one name or many, a dict of pins.
 
     Raises:
-        UsageError: a value is out of its range.
+        UsageError: a value is of another type or out of its range, or there is no such option; names it.
     """
+    if unknown:
+        known = "devices, objective, pins, shapes, sizes, strict, threads"
+        raise UsageError(f"hcomp.compile has no option {', '.join(map(repr, unknown))}; it has {known}")
     if isinstance(devices, str):
         devices = [d.strip() for d in devices.split(",") if d.strip()]
     if isinstance(pins, str):
         pins = [pins]
     if isinstance(pins, Mapping):
-        pins = [f"{pattern}={device}" for pattern, device in pins.items()]
+        pins = [f"{pattern}={_text('pins', device)}" for pattern, device in _named("pins", pins).items()]
+    if not isinstance(strict, bool):
+        raise wrong("strict", "True or False", strict)
     return CompileOptions(
-        devices=tuple(devices) if devices is not None else ("cpu",),
-        objective=objective,
-        pins=tuple(pins),
-        shapes={name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()},
-        sizes=dict(sizes or {}),
+        devices=_texts("devices", ("cpu",) if devices is None else devices),
+        objective=_text("objective", objective),
+        pins=_texts("pins", pins),
+        shapes={name: _shape(name, shape) for name, shape in _named("shapes", shapes or {}).items()},
+        sizes={name: _size(f"sizes[{name!r}]", size) for name, size in _named("sizes", sizes or {}).items()},
         strict=strict,
-        threads=threads,
+        threads=None if threads is None else checked_threads(threads),
     )
+
+
+def checked_threads(threads: object) -> int:
+    """Return a number of threads.
+
+    Raises:
+        UsageError: it is no integer in 1..MAX_THREADS.
+    """
+    found = _integer(threads)
+    if found is None or not 1 <= found <= MAX_THREADS:
+        raise wrong("threads", f"an integer in 1..{MAX_THREADS}", threads)
+    return found
+
+
+def refuse_sizes(unknown: Iterable[str], known: Iterable[str]) -> NoReturn:
+    """Raise the error of sizes whose names the model does not have."""
+    names = ", ".join(repr(name) for name in sorted(unknown))
+    raise UsageError(f"the model has no free size {names}; it has: {', '.join(sorted(known)) or 'none'}")
+
+
+def wrong(option: str, expected: str, found: object) -> UsageError:
+    """Return the error of an option whose value is none."""
+    text = repr(found)
+    return UsageError(f"{option} must be {expected}, found {text if len(text) < 80 else text[:77] + '...'}")
+
+
+def _named(option: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise wrong(option, "a dictionary by name", value)
+    return value
+
+
+def _text(option: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise wrong(option, "a text", value)
+    return value
+
+
+def _texts(option: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, bytes):
+        raise wrong(option, "a text or a list of texts", value)
+    return tuple(_text(f"each of {option}", item) for item in value)
+
+
+def _shape(name: str, value: object) -> tuple[int, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise wrong(f"shapes[{name!r}]", "a list of integers", value)
+    return tuple(_size(f"each of shapes[{name!r}]", size) for size in value)
+
+
+def _size(option: str, value: object) -> int:
+    found = _integer(value)
+    if found is None or not 0 <= found < MAX_SIZE:
+        raise wrong(option, "an integer of at least 0 (and below 10^18)", value)
+    return found
+
+
+def _integer(value: object) -> int | None:
+    """Return an integer of Python or numpy as one of Python; None for anything else, True and False too."""
+    try:
+        return None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # it is what decides
+    except TypeError:
+        return None

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hcomp.artifact.store import Artifact
+from hcomp.errors import ArtifactError
+from hcomp.files import as_path, why_unwritable
 from hcomp.partition.report import PlanReport
 
 if TYPE_CHECKING:
@@ -19,11 +22,13 @@ class Program:
 
     Attributes:
         artifact: the verified members and manifest.
+        source: the file that it was compiled from, where that is one.
         plan: where each node runs and why, as `PlanReport` (to_dot, to_json, explain ...).
     """
 
-    def __init__(self, artifact: Artifact, threads: int | None = None) -> None:
+    def __init__(self, artifact: Artifact, threads: int | None = None, source: Path | None = None) -> None:
         self.artifact = artifact
+        self.source = source
         self.plan = PlanReport(json.loads(bytes(artifact.member("plan.json"))))
         self._threads = threads
         self._session: Session | None = None
@@ -57,6 +62,11 @@ class Program:
         """Write the artifact to a file.
 
         Raises:
-            ArtifactError: the file cannot be written.
+            ArtifactError: the file cannot be written, or is one that the model was read from.
         """
+        if self.source is not None and os.path.lexists(target := as_path(path, "an artifact")):
+            from hcomp.capture.load import model_files
+
+            if reason := why_unwritable(target, model_files(self.source)):
+                raise ArtifactError(f"{path}: cannot be written: {reason}")
         self.artifact.save(path)

@@ -352,7 +352,7 @@ def test_truncated_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_folders_and_missing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "cannot be read: Is a directory" in refused(tmp_path, tmp_path, capsys)
+    assert "cannot be read: expected a regular file, found a folder" in refused(tmp_path, tmp_path, capsys)
     assert "none.onnx: cannot be read: No such file" in refused(tmp_path / "none.onnx", tmp_path, capsys)
 
 

@@ -116,7 +116,6 @@ def test_shape_makes_sizes_static(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--pin", "x"], "x"),
         (["--pin", "/a=gpu9"], "gpu9"),
         (["--pin", "no such node=cpu"], "no such node"),
-        (["--threads", "0"], "threads must be at least 1"),
         (["-o", "/no/such/folder/m.hcomp"], "cannot be written"),
     ],
 )

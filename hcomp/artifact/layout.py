@@ -136,7 +136,7 @@ def _read_end(view: memoryview) -> tuple[int, int, int]:
     """Return the number of members, and where their directory starts and ends."""
     at = len(view) - COMMENT_SIZE - END.size
     if at < 0 or view[len(view) - COMMENT_SIZE :][: len(SEAL)] != SEAL or bytes(view[at : at + 4]) != b"PK\5\6":
-        raise ArtifactError("not an hcomp artifact, or a truncated one: its end record is missing")
+        raise ArtifactError(_not_sealed(view))
     _, _, _, _, count, size, start, _ = END.unpack_from(view, at)
     locator = at - LOCATOR.size
     if locator >= END64.size and bytes(view[locator : locator + 4]) == b"PK\6\7":
@@ -148,6 +148,21 @@ def _read_end(view: memoryview) -> tuple[int, int, int]:
     if count > MAX_MEMBERS or start + size != at or size < count * CENTRAL.size:
         raise ArtifactError("damaged: the directory is not where the end record says")
     return count, start, at
+
+
+def _not_sealed(view: memoryview) -> str:
+    """Return what bytes are that do not end in our seal."""
+    # A comment, which is last in a zip, has at most 65,535 bytes, and the end record gives its size.
+    tail = bytes(view[-(END.size + 0xFFFF) :])
+    at = tail.rfind(b"PK\5\6")
+    if bytes(view[:2]) == b"PK" and 0 <= at <= len(tail) - END.size:
+        *_, comment = END.unpack_from(tail, at)
+        if at + END.size + comment == len(tail):
+            return (
+                "not an hcomp artifact: a zip file without the seal of hcomp, perhaps an artifact that another"
+                " program has packed again; `hcomp compile` makes one"
+            )
+    return "not an hcomp artifact, or a truncated one: its end record is missing"
 
 
 def _read_directory(view: memoryview, count: int, start: int, end: int) -> dict[str, Span]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import mmap
 import os
 import threading
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +15,7 @@ import numpy as np
 from hcomp.artifact.layout import is_safe_name, read_zip, write_zip
 from hcomp.artifact.manifest import MANIFEST, Manifest, Member, read_manifest, write_manifest
 from hcomp.errors import ArtifactError
+from hcomp.files import as_path, reason_of, why_unreadable, why_unwritable, write_whole
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 
@@ -60,15 +58,17 @@ class Artifact:
         Raises:
             ArtifactError: the file cannot be read, is no artifact, or is damaged anywhere.
         """
+        source = as_path(path, "an artifact")
+        if reason := why_unreadable(source):
+            raise ArtifactError(f"{path}: cannot be read: {reason}")
         try:
-            with Path(path).open("rb") as file:
+            with source.open("rb") as file:
                 # ACCESS_COPY, because numpy hands no read-only array to DLPack; nobody writes.
                 size = os.fstat(file.fileno()).st_size
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise ArtifactError(f"{os.fspath(path)}: cannot be read: {reason}") from None
-        return cls._read(memoryview(data), os.fspath(path))
+            raise ArtifactError(f"{path}: cannot be read: {reason_of(error)}") from None
+        return cls._read(memoryview(data), str(source))
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> Artifact:
@@ -116,22 +116,15 @@ class Artifact:
         The file appears whole or not at all: sessions that have mapped an older one keep theirs.
 
         Raises:
-            ArtifactError: the file cannot be written.
+            ArtifactError: the file cannot be written, or the path leads to no regular file.
         """
-        target = Path(path)
+        target = as_path(path, "an artifact")
         try:
-            with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-                try:
-                    write_zip(file, self._members)
-                    file.close()
-                    Path(file.name).chmod(0o666 & ~_umask())
-                    Path(file.name).replace(target)
-                except BaseException:
-                    with contextlib.suppress(OSError):
-                        Path(file.name).unlink()
-                    raise
-        except OSError as error:
-            raise ArtifactError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from None
+            if reason := why_unwritable(target):
+                raise ArtifactError(f"{path}: cannot be written: {reason}")
+            write_whole(target, lambda file: write_zip(file, self._members))
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"{path}: cannot be written: {reason_of(error)}") from None
 
 
 def _checked_manifest(members: Mapping[str, memoryview]) -> Manifest:
@@ -183,10 +176,3 @@ def _flat(data: Buffer) -> memoryview:
         data = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
     view = memoryview(data)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
-
-
-def _umask() -> int:
-    """Return the process's umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

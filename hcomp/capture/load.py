@@ -14,6 +14,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
 from hcomp.capture.normalize import normalize
 from hcomp.errors import CaptureError
+from hcomp.files import as_path, reason_of, why_unreadable
 
 MAX_BYTES = 1 << 40
 """No tensor in a file is larger; a size beyond it is damage, not data."""
@@ -35,7 +36,8 @@ def load_model(model: str | os.PathLike[str] | ModelProto) -> ModelProto:
         own.CopyFrom(model)
         folder = None
     else:
-        own, folder = _parse(Path(model)), Path(model).resolve().parent
+        path = as_path(model, "a model")
+        own, folder = _parse(path), path.resolve().parent
     _check_text(own)
     _check_header(own)
     _check_depth(own.graph, 0)
@@ -44,11 +46,27 @@ def load_model(model: str | os.PathLike[str] | ModelProto) -> ModelProto:
     return normalize(own)
 
 
+def model_files(path: Path) -> tuple[Path, ...]:
+    """Return the files that a model lies in: its own, and those of its external data.
+
+    What cannot be read has only its own: it is for `load_model` to refuse it.
+    """
+    try:
+        model = _parse(path)
+        entries = [entry for tensor in all_tensors(model) for entry in tensor.external_data]
+    except (CaptureError, RecursionError):
+        return (path,)
+    names = dict.fromkeys(entry.value for entry in entries if entry.key == "location" and entry.value)
+    return (path, *(path.resolve().parent / name for name in names))
+
+
 def _parse(path: Path) -> ModelProto:
+    if reason := why_unreadable(path):
+        raise CaptureError(f"{path}: cannot be read: {reason}")
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CaptureError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise CaptureError(f"{path}: cannot be read: {reason_of(error)}") from None
     if not data:
         raise CaptureError(f"{path}: the file is empty")
     model = ModelProto()
@@ -232,5 +250,5 @@ def _external(tensor: TensorProto, folder: Path | None, size: int) -> bytes:
             file.seek(offset)
             data: bytes = file.read(size)
     except OSError as error:
-        raise CaptureError(f"{where}: {location!r} cannot be read: {error.strerror or error}") from None
+        raise CaptureError(f"{where}: {location!r} cannot be read: {reason_of(error)}") from None
     return data

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 from onnx import GraphProto, ModelProto, NodeProto
@@ -102,12 +102,16 @@ class Scope:
 
 @dataclass(frozen=True)
 class Captured:
-    """A model as a graph, with the model's own names of its inputs and outputs, in order."""
+    """A model as a graph, with the model's own names of its inputs and outputs, in order.
+
+    `values` gives the model's own names of all values that nodes make, and of those nodes.
+    """
 
     graph: Graph
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 def capture_graph(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Captured:
@@ -139,7 +143,21 @@ def capture_graph(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Cap
     convert_body(scope, model.graph)
     names_out = tuple(o.name for o in model.graph.output)
     graph = builder.finish([scope.find(name) for name in names_out])
-    return Captured(graph, graph.name, tuple(inputs), names_out)
+    return Captured(graph, graph.name, tuple(inputs), names_out, dict(_made_values(model.graph)))
+
+
+def _made_values(graph: GraphProto) -> Iterator[tuple[str, str]]:
+    for index, node in enumerate(graph.node):
+        for value in filter(None, node.output):
+            yield value, _node_name(node, index)
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield from _made_values(body)
+
+
+def _node_name(node: NodeProto, index: int) -> str:
+    """Return what reports call a node: its name, or its first output where it has none."""
+    return node.name or (node.output[0] if node.output else f"{node.op_type}_{index}")
 
 
 def _bind_shapes(graph: GraphProto, symbols: Symbols, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -171,8 +189,7 @@ def convert_body(scope: Scope, graph: GraphProto) -> None:
     if graph.sparse_initializer:
         raise CaptureError("sparse initializers must be made dense before the graph is converted")
     for index, node in enumerate(graph.node):
-        name = node.name or (node.output[0] if node.output else f"{node.op_type}_{index}")
-        origin = Origin(name, node.op_type, "" if node.domain == "ai.onnx" else node.domain)
+        origin = Origin(_node_name(node, index), node.op_type, "" if node.domain == "ai.onnx" else node.domain)
         with scope.builder.at(origin):
             _convert_node(scope, node, origin)
 

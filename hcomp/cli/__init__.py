@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from hcomp.errors import HcompError
 
@@ -17,43 +21,77 @@ DEBUG = "HCOMP_DEBUG"
 COMMANDS = ("compile", "run", "verify", "bench", "inspect", "explain", "diff", "devices")
 
 
+INTERRUPTED = ("interrupted", 130)
+COMING = {
+    "calibrate": "not yet: costs are a model of the device (roofline), not measured",
+}
+"""Commands that the design names and that do not exist yet, each with what to say."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    try:
-        status: int = options.run(options)
-        sys.stdout.flush()
-    except HcompError as error:
-        print(f"hcomp: {error}", file=sys.stderr)
-        return error.exit_status
-    except MemoryError:
-        print("hcomp: out of memory", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("hcomp: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of a pipe is gone: nothing is wrong, and nobody would read a message.
-        _drop_output()
-        return 0
-    except OSError as error:
-        if error.filename is not None or os.environ.get(DEBUG):
-            raise
-        # Every file is opened by code that names it in its errors; what has no name is the output.
-        print(f"hcomp: the output cannot be written: {error.strerror or error}", file=sys.stderr)
-        _drop_output()
-        return 1
-    except Exception as error:
-        if os.environ.get(DEBUG):
-            raise
-        text = " ".join(str(error).split())
-        print(
-            f"hcomp: a fault of hcomp: {type(error).__name__}: {text[:500]} (please report it; {DEBUG}=1 shows where)",
-            file=sys.stderr,
-        )
-        return 1
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in COMING:
+        print(f"hcomp: {arguments[0]}: {COMING[arguments[0]]}", file=sys.stderr)
+        return 2
+    options = _parser().parse_args(arguments)
+    with _noting_interrupts() as interrupts:
+        try:
+            status: int = options.run(options)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            message, status = INTERRUPTED
+        except Exception as error:
+            if os.environ.get(DEBUG) and not isinstance(error, HcompError | BrokenPipeError):
+                raise
+            # TVM makes an error of its own of an interrupt that arrives inside of it.
+            message, status = INTERRUPTED if interrupts else _outcome(error)
+        else:
+            return status
+    if message:
+        print(f"hcomp: {message}", file=sys.stderr)
     return status
+
+
+def _outcome(error: Exception) -> tuple[str, int]:
+    """Return what to say of an error, and the exit status."""
+    match error:
+        case HcompError():
+            return str(error), error.exit_status
+        case MemoryError():
+            return "out of memory", 1
+        case BrokenPipeError():
+            # The reader of a pipe is gone: nothing is wrong, and nobody would read a message.
+            _drop_output()
+            return "", 0
+        case OSError() if error.filename is not None:
+            return f"{os.fsdecode(error.filename)}: {error.strerror or error}", 2
+        case OSError():
+            # Every file is opened by code that names it in its errors; what has no name is the output.
+            _drop_output()
+            return f"the output cannot be written: {error.strerror or error}", 1
+    text = " ".join(str(error).split())[:500]
+    return f"a fault of hcomp: {type(error).__name__}: {text} (please report it; {DEBUG}=1 shows where)", 1
+
+
+@contextmanager
+def _noting_interrupts() -> Iterator[list[int]]:
+    """Give a list that is not empty once the user has interrupted the command."""
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield seen  # handlers belong to the main thread, and one of somebody else's stays
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _drop_output() -> None:
@@ -65,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     from importlib import import_module
 
     from hcomp import __version__
+    from hcomp.cli.options import add_coming
 
     parser = argparse.ArgumentParser(prog="hcomp", description="Compile one model for several devices at once.")
     parser.add_argument("--version", action="version", version=f"hcomp {__version__}")
@@ -73,5 +112,6 @@ def _parser() -> argparse.ArgumentParser:
         module = import_module(f"hcomp.cli.{name}")
         command = commands.add_parser(name, help=str(module.__doc__).splitlines()[0].rstrip("."))
         module.add(command)
+        add_coming(command, name)
         command.set_defaults(run=module.run)
     return parser

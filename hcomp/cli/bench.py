@@ -12,8 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from hcomp.cli.options import add_json, open_artifact, report
-from hcomp.errors import RunError, UsageError
+from hcomp.cli.files import open_artifact
+from hcomp.cli.options import add_json, read_sizes, report
+from hcomp.errors import CaptureError, RunError, UsageError
+from hcomp.files import why_unreadable
+from hcomp.options import checked_threads
 from hcomp.partition.plan_text import time_text
 
 
@@ -35,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         return _work(options)
     if options.rounds < 1:
         raise UsageError(f"rounds must be at least 1, found {options.rounds}")
-    open_artifact(options.artifact)  # its errors are better said here than by a worker
+    _check(options)
     engines = ["hcomp"] + ([options.vs] if options.vs else [])
     laps = _race(options, engines)
     data: dict[str, Any] = {f"{e}_us": statistics.median(laps[e]) for e in engines}
@@ -47,6 +50,25 @@ def run(options: argparse.Namespace) -> int:
         lines.append(f"hcomp / {options.vs}: {data['ratio']:.2f} (below 1 is faster)")
     report(options, data, "\n".join(lines))
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse here what a worker would refuse: its message would be one of two."""
+    from hcomp.cli.feeds import checked_sizes
+
+    checked_threads(options.threads)
+    artifact = open_artifact(options.artifact)
+    checked_sizes(artifact.manifest.inputs, read_sizes(options.size))
+    if options.model is not None and options.vs is None:
+        raise UsageError("--model is the ONNX file that --vs onnxruntime times: give --vs too")
+    if options.vs:
+        model = _model(options)
+        if reason := why_unreadable(model):
+            raise UsageError(f"--vs needs the ONNX file; {model!r}: {reason}; name it with --model FILE")
+
+
+def _model(options: argparse.Namespace) -> str:
+    return options.model if options.model is not None else str(Path(options.artifact).with_suffix(".onnx"))
 
 
 def _race(options: argparse.Namespace, engines: list[str]) -> dict[str, list[float]]:
@@ -68,7 +90,7 @@ def _process(options: argparse.Namespace, engine: str) -> subprocess.Popen[str]:
         "--threads", str(options.threads), *(f"--size={s}" for s in options.size),
     ]  # fmt: skip
     if engine != "hcomp":
-        command += ["--model", options.model or str(Path(options.artifact).with_suffix(".onnx"))]
+        command += ["--model", _model(options)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -112,8 +134,8 @@ def _engine(options: argparse.Namespace) -> Any:
 
     import_runtime()  # before anything else imports tvm_ffi: torch would cost seconds
     from hcomp.cli.feeds import random_inputs
-    from hcomp.cli.options import read_sizes
     from hcomp.runtime import load
+    from hcomp.verify import run_reference
 
     session = load(options.artifact, threads=options.threads)
     feeds = random_inputs(session.inputs, read_sizes(options.size), {})
@@ -124,5 +146,9 @@ def _engine(options: argparse.Namespace) -> Any:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4
     settings.intra_op_num_threads = options.threads
-    reference = onnxruntime.InferenceSession(options.model, settings, providers=["CPUExecutionProvider"])
+    try:
+        reference = onnxruntime.InferenceSession(options.model, settings, providers=["CPUExecutionProvider"])
+    except Exception as error:  # it raises kinds of its own, all meaning that it refuses the model
+        raise CaptureError(f"{options.model}: ONNX Runtime refuses the model: {error}") from None
+    run_reference(reference, feeds)  # says what is wrong with the inputs, if anything is
     return lambda: reference.run(None, feeds)

@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hcomp.cli.files import check_output, files_of
 from hcomp.cli.options import add_compile_options, add_json, compile_arguments, progress, report
 from hcomp.errors import UsageError
-from hcomp.partition.plan_text import bytes_text, time_text
+from hcomp.files import why_unreadable
+from hcomp.partition.plan_text import bytes_text, sizes_text, time_text
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +27,10 @@ def run(options: argparse.Namespace) -> int:
     """Compile, save, and print one paragraph about the result."""
     import hcomp
 
-    output = options.output or str(Path(options.model).with_suffix(".hcomp"))
-    if Path(output).exists() and Path(output).samefile(options.model):
-        raise UsageError(f"{output}: would overwrite the model; name another file with -o")
+    if reason := why_unreadable(options.model):
+        raise UsageError(f"{options.model or repr(options.model)}: cannot be read: {reason}")
+    output = str(Path(options.model).with_suffix(".hcomp")) if options.output is None else options.output
+    check_output(output, files_of(options.model))
     start = time.perf_counter()
     progress(f"compiling {options.model} ...")
     program = hcomp.compile(options.model, **compile_arguments(options))
@@ -49,7 +52,7 @@ def _text(data: dict[str, Any]) -> str:
     return (
         f"{data['output']}: {bytes_text(data['bytes'])}, compiled in {data['seconds']:.1f} s;"
         f" {data['nodes']} nodes in {data['regions']} region(s) on {', '.join(data['devices'])},"
-        f" {data['copies']} copies, predicted {time_text(data['predicted_us'])}"
+        f" {data['copies']} copies, predicted {time_text(data['predicted_us'])}{sizes_text(data)}"
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from hcomp.cli.options import add_json, read_plan, report
+from hcomp.cli.files import read_plan
+from hcomp.cli.options import add_json, report
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from hcomp.cli.options import add_json, read_plan, report
-from hcomp.partition.explain import matches
+from hcomp.cli.files import read_plan
+from hcomp.cli.options import add_json, report
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("file", help="an artifact, a plan.json or an ONNX file")
-    parser.add_argument("node", help="the node's name in the model, an output's name, or a pattern")
+    parser.add_argument("node", help="the node's name in the model, a value's name, or a pattern")
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the explanation."""
     plan = read_plan(options.file)
-    text = plan.explain(options.node)
-    report(options, [node for node in plan.nodes() if matches(node, options.node)], text)
+    report(options, plan.find(options.node), plan.explain(options.node))
     return 0

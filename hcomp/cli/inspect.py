@@ -8,7 +8,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hcomp.cli.options import add_json, is_artifact, open_artifact, read_plan, table, write_file
+from hcomp.cli.files import (
+    STANDARD_OUTPUT,
+    check_output,
+    files_of,
+    is_artifact,
+    is_plan,
+    open_artifact,
+    read_plan,
+    write_text,
+)
+from hcomp.cli.options import add_json, table
 from hcomp.errors import UsageError
 from hcomp.partition.plan_text import bytes_text, time_text
 
@@ -39,20 +49,34 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print or write the forms that were asked for; without any, the plan as text."""
+    _check_outputs(options)
     if options.text:
         print(_graph_text(options.file), end="")
         return 0
     plan = read_plan(options.file)
-    if options.dot:
-        write_file(options.dot, plan.to_dot())
-    if options.svg:
-        write_file(options.svg, plan.to_svg())
+    if options.dot is not None:
+        write_text(options.dot, plan.to_dot())
+    if options.svg is not None:
+        write_text(options.svg, plan.to_svg())
     if options.json:
         print(json.dumps({"plan": plan.to_json(), "summary": plan.summary()}, indent=1))
-    elif not (options.dot or options.svg):
+    elif options.dot is None and options.svg is None:
         parts = [_about(options.file), plan.to_text(), _operators(plan)]
         print("\n".join(part for part in parts if part))
     return 0
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Refuse what cannot be done together, and files that must not be written."""
+    written = [path for path in (options.dot, options.svg) if path is not None]
+    printed = [path for path in written if path == STANDARD_OUTPUT]
+    if options.text and (written or options.json):
+        raise UsageError("--text prints the graph: give it without --json, --dot and --svg")
+    if len(printed) + options.json > 1 or len(set(written)) < len(written):
+        raise UsageError("two forms cannot be written to one place: name another file")
+    for path in written:
+        if path != STANDARD_OUTPUT:
+            check_output(path, files_of(options.file))
 
 
 def _about(path: str) -> str:
@@ -84,7 +108,7 @@ def _about(path: str) -> str:
 
 
 def _about_model(path: str) -> str:
-    if path.endswith(".json"):
+    if is_plan(path):
         return ""
     import onnx
 
@@ -129,7 +153,7 @@ def _operators(plan: Any) -> str:
 def _graph_text(path: str) -> str:
     if is_artifact(path):
         return bytes(open_artifact(path).member("graph.hir")).decode()
-    if path.endswith(".json"):
+    if is_plan(path):
         raise UsageError(f"{path}: a plan holds no graph; give the artifact or the model")
     from hcomp.compiler import captured_graph
     from hcomp.ir.printer import print_graph

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from hcomp.errors import UsageError
@@ -16,7 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--random", action="store_true", help="fill the other inputs with seeded random numbers")
     parser.add_argument("--size", action="append", default=[], metavar="SYMBOL=N", help="a symbol's size (--random)")
     parser.add_argument("--threads", type=int, help="threads of the compiled kernels")
-    parser.add_argument("-o", "--output", metavar="DIR", help="write each output as a .npy file")
+    parser.add_argument("-o", "--output", metavar="DIR", help="write each output to a .npy (or .json) file")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -25,17 +24,26 @@ def run(options: argparse.Namespace) -> int:
     from hcomp.runtime.startup import import_runtime
 
     import_runtime()  # before anything else imports tvm_ffi: torch would cost seconds
-    from hcomp.cli.feeds import random_inputs, read_inputs
-    from hcomp.cli.options import open_artifact, read_sizes, report
+    from hcomp.cli.feeds import checked_sizes, input_files, random_inputs, read_inputs
+    from hcomp.cli.files import open_artifact
+    from hcomp.cli.options import read_sizes, report
+    from hcomp.cli.outputs import output_files, write_outputs
     from hcomp.runtime import Session
 
     session = Session(open_artifact(options.artifact), threads=options.threads)
-    feeds = read_inputs(options.input)
+    sizes = read_sizes(options.size)
+    checked_sizes(session.inputs, sizes)
+    if sizes and not options.random:
+        raise UsageError("--size is about inputs that are made up: give --random too")
+    inputs = input_files(options.input)
+    files = {}
+    if options.output is not None:
+        files = output_files(session.outputs, options.output, [options.artifact, *inputs.values()])
+    feeds = read_inputs(inputs)
     if options.random:
-        feeds = random_inputs(session.inputs, read_sizes(options.size), feeds)
+        feeds = random_inputs(session.inputs, sizes, feeds)
     outputs = session.run(feeds)
-    if options.output:
-        _write(outputs, Path(options.output))
+    write_outputs(outputs, files)
     data = {name: _describe(value) for name, value in outputs.items()}
     report(options, data, "\n".join(f"{name}: {_line(found)}" for name, found in data.items()))
     return 0
@@ -60,24 +68,3 @@ def _line(found: dict[str, Any]) -> str:
         return found["kind"] if found["length"] is None else f"{found['kind']} of {found['length']}"
     numbers = [f"{key} {found[key]:.6g}" for key in ("mean", "smallest", "largest") if key in found]
     return ", ".join([f"{found['dtype']}{found['shape']}", *numbers])
-
-
-def _write(outputs: dict[str, Any], folder: Path) -> None:
-    import numpy as np
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        taken: set[str] = set()
-        for name, value in outputs.items():
-            if not isinstance(value, np.ndarray) or value.dtype.kind == "O":
-                raise UsageError(f"the output {name!r} is no array of numbers: a .npy file cannot hold it")
-            # Names come from the model, so they may hold slashes: they never choose a folder.
-            safe = stem = "".join(c if c.isalnum() or c in "._-" else "_" for c in name).lstrip(".")[:200] or "output"
-            number = 1
-            while safe.lower() in taken:
-                number += 1
-                safe = f"{stem}_{number}"
-            taken.add(safe.lower())
-            np.save(folder / f"{safe}.npy", value, allow_pickle=False)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
-from hcomp.cli.options import add_json, open_artifact, progress, read_sizes, report
-from hcomp.errors import UsageError
+from hcomp.cli.files import open_artifact
+from hcomp.cli.options import add_json, progress, read_sizes, report
+from hcomp.errors import HcompError, UsageError
+from hcomp.files import why_unreadable
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -22,29 +25,49 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run both on the same inputs and print each output's largest error."""
-    from hcomp.cli.feeds import random_inputs, read_inputs
+    from hcomp.cli.feeds import checked_sizes, input_files, random_inputs, read_inputs
     from hcomp.runtime import Session
     from hcomp.verify import compare, first_difference, onnxruntime_session, run_reference
 
+    if not 0 <= options.rtol < math.inf:
+        raise UsageError(f"--rtol must be a number of at least 0, found {options.rtol}")
     artifact = open_artifact(options.artifact)
+    if reason := why_unreadable(options.model):
+        raise UsageError(f"{options.model or repr(options.model)}: cannot be read: {reason}")
     session = Session(artifact)
+    given = read_sizes(options.size)
+    sizes = checked_sizes(session.inputs, given)
     reference = onnxruntime_session(options.model)
     _same_names(options, session, reference)
-    feeds = random_inputs(session.inputs, read_sizes(options.size), read_inputs(options.input))
-    got = session.run(feeds)
-    want = run_reference(reference, feeds)
+    feeds = random_inputs(session.inputs, given, read_inputs(input_files(options.input)))
+    advice = _advice(sizes, given) if len(feeds) > len(options.input) else ""
+    try:
+        got = session.run(feeds)
+        want = run_reference(reference, feeds)
+    except HcompError as error:
+        raise type(error)(f"{error}{advice}") from error
     rows = [compare(name, want[name], got.get(name), options.rtol) for name in want]
     wrong = [row for row in rows if not row.equal]
-    data: dict[str, Any] = {"equal": not wrong, "outputs": [vars(row) for row in rows]}
-    lines = [row.text() for row in rows]
+    data: dict[str, Any] = {"equal": not wrong, "sizes": sizes, "outputs": [vars(row) for row in rows]}
+    lines = [f"with {', '.join(f'{name}={size}' for name, size in sizes.items())}"] if sizes else []
+    lines += [row.text() for row in rows]
     if wrong:
         progress("looking for the first node that differs ...")
         data["first_difference"] = first_difference(Path(options.model), artifact, feeds, options.rtol)
         progress("")
         lines.append(f"first difference: {data['first_difference']}")
-    lines.append("different" if wrong else "equal")
+    lines.append(f"different{advice}" if wrong else "equal")
     report(options, data, "\n".join(lines))
     return 1 if wrong else 0
+
+
+def _advice(sizes: dict[str, int], given: dict[str, int]) -> str:
+    """Return what to try where sizes were made up that may make no sense to the model; else ""."""
+    assumed = [name for name in sizes if name not in given]
+    if not assumed:
+        return ""
+    shown = ", ".join(f"{name}={sizes[name]}" for name in assumed)
+    return f" ({shown} is assumed and may make no sense for this model: --size {assumed[0]}=N sets it)"
 
 
 def _same_names(options: argparse.Namespace, session: Any, reference: Any) -> None:

@@ -48,7 +48,8 @@ def _choice(
     alternatives = tuple(options.values())
     pin = pin_of(node, pins)
     wanted = pin.device if pin else default
-    why = f"the pin {str(pin)!r}" if pin else f"{wanted} is the fastest device for the whole graph"
+    fastest = f"{wanted} is the {'fastest' if len(targets) > 1 else 'only'} device for the whole graph"
+    why = f"the pin {str(pin)!r}" if pin else fastest
     chosen = options[wanted]
     if chosen.seconds is not None:
         executor = targets[wanted].executor

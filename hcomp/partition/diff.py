@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hcomp.partition.plan_text import time_text
+from hcomp.partition.plan_text import sizes_text, time_text
 
 Json = Mapping[str, Any]
 
@@ -13,6 +13,8 @@ Json = Mapping[str, Any]
 def diff_plans(before: Json, after: Json) -> str:
     """Return the differences as lines of text, or "" where the plans place everything alike."""
     lines: list[str] = []
+    if before["sizes"] != after["sizes"]:
+        lines.append(f"sizes: predicted{sizes_text(before) or ' for none'} -> {sizes_text(after) or 'none'}")
     a, b = before["predicted_us"], after["predicted_us"]
     if a != b:
         change = f" ({100 * (b - a) / a:+.1f} %)" if a else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hcomp.partition.plan import EXECUTORS, Control, Plan, Region, Step, Transfer
@@ -11,9 +12,13 @@ VERSION = 1
 Json = dict[str, Any]
 
 
-def plan_to_json(plan: Plan) -> Json:
-    """Return a plan as plain data; times are in microseconds, sizes in bytes."""
+def plan_to_json(plan: Plan, values: Mapping[str, str] | None = None) -> Json:
+    """Return a plan as plain data; times are in microseconds, sizes in bytes.
+
+    `values` gives the names of the model's values and of the nodes that make them.
+    """
     return {
+        **({} if values is None else {"values": dict(values)}),
         "version": VERSION,
         "graph": plan.graph.name,
         "objective": plan.objective,

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 Json = Mapping[str, Any]
+MAX_SIZES = 8
+"""Sizes that a line shows."""
 
 
 def render(plan: Json, indent: str = "") -> str:
     """Return a plan as text, bodies of control flow indented below their step."""
     lines = [
         f"{indent}plan of {plan['graph']!r}: {len(plan['nodes'])} nodes, objective {plan['objective']},"
-        f" predicted {time_text(plan['predicted_us'])}"
+        f" predicted {time_text(plan['predicted_us'])}{sizes_text(plan)}"
     ]
     for name, us in plan["single_device_us"].items():
         lines.append(f"{indent}  {name} alone: {time_text(us)}")
@@ -38,6 +40,13 @@ def _step(step: Json) -> str:
         case _:
             what = f"{step['name']} control flow of {step['node']}"
     return f"{span}  {what}"
+
+
+def sizes_text(plan: Json) -> str:
+    """Return for which sizes of its free dimensions a plan's predictions hold; "" where it has none."""
+    shown = [f"{name}={size}" for name, size in plan["sizes"].items()]
+    more = f" and {len(shown) - MAX_SIZES} more" if len(shown) > MAX_SIZES else ""
+    return f" for {', '.join(shown[:MAX_SIZES])}{more}" if shown else ""
 
 
 def time_text(us: float) -> str:

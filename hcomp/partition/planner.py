@@ -9,6 +9,7 @@ from hcomp.dims import is_symbol, symbols_of
 from hcomp.errors import PartitionError
 from hcomp.ir.graph import Graph
 from hcomp.ir.types import TensorType, type_symbols
+from hcomp.options import DEFAULT_SIZE, refuse_sizes
 from hcomp.partition.assign import HOST_DEVICE, check_devices, choose
 from hcomp.partition.pins import Pin, check_pins
 from hcomp.partition.plan import (
@@ -26,9 +27,6 @@ from hcomp.partition.plan import (
 from hcomp.partition.regions import boundary, group_nodes, node_readers
 from hcomp.targets.base import Target
 
-TYPICAL_SIZE = 16
-"""What a symbol counts as in costs where the caller names no size."""
-
 
 @dataclass(frozen=True)
 class Options:
@@ -45,9 +43,11 @@ def make_plan(graph: Graph, targets: Mapping[str, Target], options: Options) -> 
 
     Raises:
         PartitionError: no device, or a pin that matches nothing.
+        UsageError: a size is given for a name that no dimension of the model has.
     """
     check_devices(options.devices)
     check_pins((graph,), options.pins)
+    check_sizes(graph, options.sizes)
     if options.objective != "latency":
         raise PartitionError(f"the objective {options.objective!r} is not one that this version plans for: latency")
     best: Plan | None = None
@@ -78,13 +78,30 @@ def _plan(graph: Graph, targets: Mapping[str, Target], default: str, pins: Seque
     return Plan(graph, devices, options.objective, sizes, choices, tuple(steps), {})
 
 
+def check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
+    """Refuse sizes of names that the model does not have, misspelt ones for instance.
+
+    Raises:
+        UsageError: there is one; names the free sizes of the inputs.
+    """
+    unknown = sizes.keys() - _symbols(graph)
+    if unknown:
+        refuse_sizes(unknown, set().union(*(type_symbols(v.type) for v in graph.inputs)))
+
+
 def _sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
+    return {name: given.get(name, DEFAULT_SIZE) for name in sorted(_symbols(graph, bodies=False))}
+
+
+def _symbols(graph: Graph, *, bodies: bool = True) -> set[str]:
     symbols: set[str] = set()
     for value_type in graph.types.values():
         symbols |= type_symbols(value_type)
     for node in graph.nodes:
         symbols |= symbols_of(tuple(node.attrs.values()))
-    return {name: given.get(name, TYPICAL_SIZE) for name in sorted(symbols)}
+        if bodies:
+            symbols.update(*(_symbols(body) for body in node.graphs.values()))
+    return symbols
 
 
 class _Scheduler:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hcomp.errors import UsageError
 from hcomp.partition import dot, explain, plan_text, svg
 from hcomp.partition.diff import diff_plans
 
@@ -35,17 +34,16 @@ class PlanReport:
         return svg.render(self.json)
 
     def explain(self, name: str) -> str:
-        """Return why the node `name` (or every node that the pattern matches) runs where it does.
+        """Return why the nodes that `name` means run where they do; see `find`."""
+        return "\n".join(explain.render(node, self.json) for node in self.find(name))
+
+    def find(self, name: str) -> list[Json]:
+        """Return the entries of the nodes that `name` means: a node, a pattern, or a value that it makes.
 
         Raises:
-            UsageError: no node has that name.
+            UsageError: there are none.
         """
-        found = [node for node in self.nodes() if explain.matches(node, name)]
-        if not found:
-            near = explain.nearest(name, (node["name"] for node in self.nodes()))
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise UsageError(f"the plan has no node {name!r}{hint}")
-        return "\n".join(explain.render(node) for node in found)
+        return explain.find(self.nodes(), self.json.get("values", {}), name)
 
     def diff(self, other: PlanReport) -> str:
         """Return how `other` differs from this plan, as lines; empty where it does not."""
@@ -68,6 +66,7 @@ class PlanReport:
             "copies": sum(s["kind"] == "copy" for s in steps),
             "devices": [d["name"] for d in self.json["devices"]],
             "predicted_us": self.json["predicted_us"],
+            "sizes": self.json["sizes"],
             "extern_nodes": [_listed(n) for n in extern],
             "extern_share": sum(n["us"] for n in extern) / total,
             "host_nodes": [_listed(n) for n in host],

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from hcomp.partition.dot import device_colours
-from hcomp.partition.plan_text import bytes_text, time_text
+from hcomp.partition.plan_text import bytes_text, sizes_text, time_text
 
 Json = Mapping[str, Any]
 
@@ -27,7 +27,9 @@ def render(plan: Json) -> str:
         lanes.append("copies")
     total = max(plan["predicted_us"], 1e-3)
     height = TOP + LANE * len(lanes) + 40
-    title = f"{plan['graph']}: {len(plan['nodes'])} nodes, predicted {time_text(plan['predicted_us'])}"
+    title = (
+        f"{plan['graph']}: {len(plan['nodes'])} nodes, predicted {time_text(plan['predicted_us'])}{sizes_text(plan)}"
+    )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
         ' font-family="sans-serif" font-size="12">',

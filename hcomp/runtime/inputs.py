@@ -176,6 +176,19 @@ class InputBinder:
             _check_expressions(row, shape, sizes)
 
 
+def check_mapping(inputs: object) -> None:
+    """Refuse inputs that have no names.
+
+    Raises:
+        RunError: they are no mapping.
+    """
+    if not isinstance(inputs, Mapping):
+        raise RunError(
+            f"inputs are given by name, as a dictionary {{name: array}}, found {type(inputs).__name__};"
+            " calling the program itself takes arrays in the model's order"
+        )
+
+
 def _one_element(row: Row, value: Any) -> Any:
     """Return a single number in its declared shape: callers pass [16000] for a declared 0-D input."""
     if isinstance(value, np.ndarray) and row.shape is not None and value.size == 1 and value.shape != row.shape:
@@ -289,6 +302,8 @@ def _from_numpy(type_: TensorType, array: np.ndarray) -> np.ndarray:
 def _from_torch(type_: TensorType, value: Any) -> object:
     if value.device.type != "cpu":
         raise _UnfitError(f"a tensor on {value.device}: move it to the cpu")
+    if (layout := str(value.layout).removeprefix("torch.")) != "strided":
+        raise _UnfitError(f"a tensor of layout {layout}: make it dense with to_dense()")
     name = str(value.dtype).removeprefix("torch.")
     if name != type_.dtype:
         raise _UnfitError(_spell(name, tuple(value.shape)))

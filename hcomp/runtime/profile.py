@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from hcomp.artifact.manifest import Manifest
 from hcomp.artifact.program import Copy, If, Launch, Step
 from hcomp.errors import RunError, UsageError
+from hcomp.files import as_path, reason_of, why_unwritable, write_whole
 from hcomp.runtime.steps import Code
 from hcomp.runtime.values import value_bytes
 
@@ -87,16 +87,20 @@ class Profile:
         Raises:
             RunError: the file cannot be written.
         """
+        target = as_path(path, "a trace")
+        text = json.dumps(self.chrome_trace())
         try:
-            Path(path).write_text(json.dumps(self.chrome_trace()))
-        except OSError as error:
-            raise RunError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from None
+            if reason := why_unwritable(target):
+                raise RunError(f"{path}: cannot be written: {reason}")
+            write_whole(target, lambda file: file.write(text.encode()))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: cannot be written: {reason_of(error)}") from None
 
 
 def profile_runs(manifest: Manifest, code: Code, values: Sequence[object], runs: int) -> Profile:
     """Run a program some times, once more to warm up, and return its profile."""
-    if runs < 1:
-        raise UsageError(f"a profile needs 1 run or more, found {runs}")
+    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
+        raise UsageError(f"runs must be an integer of at least 1, found {runs!r}")
     sizes = _run_once(manifest, code, values)[1]
     timelines = [_run_once(manifest, code, values)[0] for _ in range(runs)]
     steps = []

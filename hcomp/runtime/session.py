@@ -16,7 +16,7 @@ from hcomp.artifact.types import TensorType, ValueType
 from hcomp.errors import RunError
 from hcomp.runtime.cpu import check_cpu
 from hcomp.runtime.fast import fast_run
-from hcomp.runtime.inputs import InputBinder, give_back
+from hcomp.runtime.inputs import InputBinder, check_mapping, give_back
 from hcomp.runtime.profile import Profile, profile_runs
 from hcomp.runtime.resources import Resources
 from hcomp.runtime.steps import compile_program
@@ -83,6 +83,8 @@ class Session:
         Raises:
             RunError: an input is missing, unknown or of another type or shape, or a region failed.
         """
+        if type(inputs) is not dict:
+            check_mapping(inputs)
         if self._uses_kernels:
             use_threads(self.threads)
         if self._fast is not None and (short := self._fast(inputs)) is not None:
@@ -130,6 +132,7 @@ class Session:
         Raises:
             RunError: as `run`.
         """
+        check_mapping(inputs)
         if self._uses_kernels:
             use_threads(self.threads)
         bound = self._binder.bind(inputs)

@@ -9,12 +9,11 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from hcomp.errors import UsageError
+from hcomp.options import MAX_THREADS, checked_threads
 from hcomp.runtime.library import tvm_function
 
 LOG = logging.getLogger(__name__)
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-MAX_THREADS = 1024
 ANY_MODE = 0
 
 
@@ -42,8 +41,7 @@ def wanted_threads(threads: int | None) -> int:
     if threads is None:
         text = os.environ.get("TVM_NUM_THREADS", "")
         threads = int(text) if text.isdigit() and 0 < int(text) <= MAX_THREADS else physical_cores()
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
-        raise UsageError(f"threads must be an integer in 1..{MAX_THREADS}, found {threads!r}")
+    threads = checked_threads(threads)
     _Largest.threads = max(_Largest.threads, threads)
     return threads
 
