@@ -14,7 +14,8 @@ def diff_plans(before: Json, after: Json) -> str:
     """Return the differences as lines of text, or "" where the plans place everything alike."""
     lines: list[str] = []
     if before["sizes"] != after["sizes"]:
-        lines.append(f"sizes: predicted{sizes_text(before) or ' for none'} -> {sizes_text(after) or 'none'}")
+        was, now = (sizes_text(plan).removeprefix(" for ") or "none" for plan in (before, after))
+        lines.append(f"sizes that predictions are for: {was} -> {now}")
     a, b = before["predicted_us"], after["predicted_us"]
     if a != b:
         change = f" ({100 * (b - a) / a:+.1f} %)" if a else ""
