@@ -174,6 +174,8 @@ def test_sizes_for_compiling(
 def test_verify_says_which_sizes_it_took(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, err = run(capsys, "verify", folder / "m.hcomp", folder / "m.onnx", status=2)
     assert f"n={DEFAULT_SIZE} is assumed and may make no sense for this model: --size m=N sets it" in err
+    for command in (["run", folder / "m.hcomp", "--random"], ["bench", folder / "m.hcomp", "--worker", "hcomp"]):
+        assert "--size m=N sets it" in run(capsys, *command, status=2)[1]
     out, err = run(capsys, "verify", folder / "m.hcomp", folder / "m.onnx", "--size", "m=3")
     assert out.startswith(f"with m=3, n={DEFAULT_SIZE}\n")
     assert out.endswith("equal\n")

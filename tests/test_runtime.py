@@ -438,7 +438,7 @@ def test_a_second_device_with_copies() -> None:
     assert len(events) == 5
     assert all(a["ts"] + a["dur"] <= b["ts"] + 0.01 for a, b in pairwise(events))
     json.dumps(profile.to_json())
-    with pytest.raises(UsageError, match="1 run or more"):
+    with pytest.raises(UsageError, match="runs must be an integer of at least 1"):
         session.profile({"x": x}, runs=0)
 
 

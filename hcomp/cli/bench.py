@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,12 @@ def _read(worker: subprocess.Popen[str], engine: str) -> float:
 
 def _work(options: argparse.Namespace) -> int:
     """One lap is the mean of a burst of at least 5 ms, in microseconds."""
-    call = _engine(options)
-    for _ in range(3):
-        call()
+    from hcomp.cli.feeds import advising
+
+    call, advice = _engine(options)
+    with advising(advice):
+        for _ in range(3):
+            call()
     start = time.perf_counter()
     call()
     burst = max(1, min(1000, int(0.005 / max(time.perf_counter() - start, 1e-7))))
@@ -129,18 +133,21 @@ def _work(options: argparse.Namespace) -> int:
     return 0
 
 
-def _engine(options: argparse.Namespace) -> Any:
+def _engine(options: argparse.Namespace) -> tuple[Callable[[], Any], str]:
+    """Return what one lap calls, and what to say if the first call fails."""
     from hcomp.runtime.startup import import_runtime
 
     import_runtime()  # before anything else imports tvm_ffi: torch would cost seconds
-    from hcomp.cli.feeds import random_inputs
+    from hcomp.cli.feeds import advise_sizes, advising, checked_sizes, random_inputs
     from hcomp.runtime import load
     from hcomp.verify import run_reference
 
     session = load(options.artifact, threads=options.threads)
-    feeds = random_inputs(session.inputs, read_sizes(options.size), {})
+    sizes = read_sizes(options.size)
+    feeds = random_inputs(session.inputs, sizes, {})
+    advice = advise_sizes(checked_sizes(session.inputs, sizes), sizes)
     if options.worker == "hcomp":
-        return lambda: session.run(feeds)
+        return lambda: session.run(feeds), advice
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -150,5 +157,6 @@ def _engine(options: argparse.Namespace) -> Any:
         reference = onnxruntime.InferenceSession(options.model, settings, providers=["CPUExecutionProvider"])
     except Exception as error:  # it raises kinds of its own, all meaning that it refuses the model
         raise CaptureError(f"{options.model}: ONNX Runtime refuses the model: {error}") from None
-    run_reference(reference, feeds)  # says what is wrong with the inputs, if anything is
-    return lambda: reference.run(None, feeds)
+    with advising(advice):
+        run_reference(reference, feeds)  # says what is wrong with the inputs, if anything is
+    return lambda: reference.run(None, feeds), advice

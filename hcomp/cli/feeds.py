@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from hcomp.cli.options import by_name
 from hcomp.dims import evaluate, symbols_of
 from hcomp.dtypes import numpy_dtype
-from hcomp.errors import UsageError
+from hcomp.errors import HcompError, UsageError
 from hcomp.files import why_unreadable
 from hcomp.options import DEFAULT_SIZE, refuse_sizes
 
@@ -72,6 +73,24 @@ def checked_sizes(specs: Sequence[Any], sizes: Mapping[str, int]) -> dict[str, i
     if unknown := sizes.keys() - known:
         refuse_sizes(unknown, known)
     return {name: sizes.get(name, DEFAULT_SIZE) for name in sorted(known)}
+
+
+def advise_sizes(sizes: Mapping[str, int], given: Mapping[str, int]) -> str:
+    """Return what to try where sizes were made up that may make no sense to the model; else ""."""
+    assumed = [name for name in sizes if name not in given]
+    if not assumed:
+        return ""
+    shown = ", ".join(f"{name}={sizes[name]}" for name in assumed)
+    return f" ({shown} is assumed and may make no sense for this model: --size {assumed[0]}=N sets it)"
+
+
+@contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """Add an advice to the error of a run, if it fails."""
+    try:
+        yield
+    except HcompError as error:
+        raise type(error)(f"{error}{advice}") from error
 
 
 def random_inputs(

@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     from hcomp.runtime.startup import import_runtime
 
     import_runtime()  # before anything else imports tvm_ffi: torch would cost seconds
-    from hcomp.cli.feeds import checked_sizes, input_files, random_inputs, read_inputs
+    from hcomp.cli.feeds import advise_sizes, advising, checked_sizes, input_files, random_inputs, read_inputs
     from hcomp.cli.files import open_artifact
     from hcomp.cli.options import read_sizes, report
     from hcomp.cli.outputs import output_files, write_outputs
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
     session = Session(open_artifact(options.artifact), threads=options.threads)
     sizes = read_sizes(options.size)
-    checked_sizes(session.inputs, sizes)
+    every = checked_sizes(session.inputs, sizes)
     if sizes and not options.random:
         raise UsageError("--size is about inputs that are made up: give --random too")
     inputs = input_files(options.input)
@@ -42,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
     feeds = read_inputs(inputs)
     if options.random:
         feeds = random_inputs(session.inputs, sizes, feeds)
-    outputs = session.run(feeds)
+    with advising(advise_sizes(every, sizes) if len(feeds) > len(inputs) else ""):
+        outputs = session.run(feeds)
     write_outputs(outputs, files)
     data = {name: _describe(value) for name, value in outputs.items()}
     report(options, data, "\n".join(f"{name}: {_line(found)}" for name, found in data.items()))

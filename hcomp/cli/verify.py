@@ -9,7 +9,7 @@ from typing import Any
 
 from hcomp.cli.files import open_artifact
 from hcomp.cli.options import add_json, progress, read_sizes, report
-from hcomp.errors import HcompError, UsageError
+from hcomp.errors import UsageError
 from hcomp.files import why_unreadable
 
 
@@ -25,7 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run both on the same inputs and print each output's largest error."""
-    from hcomp.cli.feeds import checked_sizes, input_files, random_inputs, read_inputs
+    from hcomp.cli.feeds import advise_sizes, advising, checked_sizes, input_files, random_inputs, read_inputs
     from hcomp.runtime import Session
     from hcomp.verify import compare, first_difference, onnxruntime_session, run_reference
 
@@ -40,12 +40,10 @@ def run(options: argparse.Namespace) -> int:
     reference = onnxruntime_session(options.model)
     _same_names(options, session, reference)
     feeds = random_inputs(session.inputs, given, read_inputs(input_files(options.input)))
-    advice = _advice(sizes, given) if len(feeds) > len(options.input) else ""
-    try:
+    advice = advise_sizes(sizes, given) if len(feeds) > len(options.input) else ""
+    with advising(advice):
         got = session.run(feeds)
         want = run_reference(reference, feeds)
-    except HcompError as error:
-        raise type(error)(f"{error}{advice}") from error
     rows = [compare(name, want[name], got.get(name), options.rtol) for name in want]
     wrong = [row for row in rows if not row.equal]
     data: dict[str, Any] = {"equal": not wrong, "sizes": sizes, "outputs": [vars(row) for row in rows]}
@@ -59,15 +57,6 @@ def run(options: argparse.Namespace) -> int:
     lines.append(f"different{advice}" if wrong else "equal")
     report(options, data, "\n".join(lines))
     return 1 if wrong else 0
-
-
-def _advice(sizes: dict[str, int], given: dict[str, int]) -> str:
-    """Return what to try where sizes were made up that may make no sense to the model; else ""."""
-    assumed = [name for name in sizes if name not in given]
-    if not assumed:
-        return ""
-    shown = ", ".join(f"{name}={sizes[name]}" for name in assumed)
-    return f" ({shown} is assumed and may make no sense for this model: --size {assumed[0]}=N sets it)"
 
 
 def _same_names(options: argparse.Namespace, session: Any, reference: Any) -> None:
