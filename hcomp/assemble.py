@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from hcomp.artifact.store import Artifact
 from hcomp.codegen.extern_region import extern_model
 from hcomp.codegen.reference_region import emit_reference
-from hcomp.dims import is_symbol
+from hcomp.dims import is_symbol, symbols_of
 from hcomp.ir.graph import Graph, array_digest
+from hcomp.ir.needs import size_needs
 from hcomp.ir.types import OptionalType, SequenceType, TensorType, Type
 from hcomp.partition.assign import HOST_DEVICE
 from hcomp.partition.plan import EXTERN, HOST, Control, Plan, Region, Transfer, located
@@ -137,6 +138,7 @@ class _Parts:
             "types": {located(o, region.memory): type_json(graph.types[o]) for o in region.outputs},
             "constants": [self._constant(array, constants) for _, array in emitted.constants],
             "symbols": [_source(plan, region, s) for s in emitted.symbols],
+            **_needs(plan, region, part),
             "files": paths, "fresh_outputs": list(emitted.fresh_outputs),
             "nodes": [graph.nodes[i].label for i in region.nodes[:4]],
             "predicted_us": 1e6 * region.seconds,
@@ -174,8 +176,31 @@ class _Parts:
         return value
 
 
+def _needs(plan: Plan, region: Region, part: Graph) -> Json:
+    """Return what must hold of the region's sizes, and where their symbols are.
+
+    What depends on a size that the region itself finds (NonZero) is left to numpy, which runs it.
+    """
+    found = [need for need in size_needs(part) if region.executor != EXTERN]
+    places = {s: _place(plan, region, s) for s in sorted(symbols_of(tuple(need.dim for need in found)))}
+    kept = [need for need in found if all(places[s] for s in need.dim.symbols)]
+    if not kept:
+        return {}
+    return {
+        "needs": [{"dim": str(n.dim), "node": n.node, "problem": n.problem} for n in kept],
+        "sizes": {s: places[s] for s in sorted(symbols_of(tuple(need.dim for need in kept)))},
+    }
+
+
 def _source(plan: Plan, region: Region, symbol: str) -> list[Any]:
     """Return [value, axis] that has `symbol` as a plain size and exists when the region starts."""
+    found = _place(plan, region, symbol)
+    assert found is not None, f"no value gives the size {symbol} to the region {region.name}"
+    return found
+
+
+def _place(plan: Plan, region: Region, symbol: str) -> list[Any] | None:
+    """As `_source`, or None where no value does."""
     graph = plan.graph
     available = [v.name for v in graph.inputs]
     for step in plan.steps:
@@ -193,7 +218,7 @@ def _source(plan: Plan, region: Region, symbol: str) -> list[Any]:
             for axis, dim in enumerate(value_type.shape):
                 if is_symbol(dim) and str(dim) == symbol:
                     return [name, axis]
-    raise AssertionError(f"no value gives the size {symbol} to the region {region.name}")
+    return None
 
 
 def _mark_dead(steps: Sequence[Json], outputs: Sequence[str]) -> None:
@@ -201,7 +226,7 @@ def _mark_dead(steps: Sequence[Json], outputs: Sequence[str]) -> None:
     seen = set(outputs)
     for step in reversed(steps):
         read = {*step.get("inputs", ()), *step.get("constants", ())} - {""}
-        read.update(value for value, _ in step.get("symbols", ()))
+        read.update(value for value, _ in (*step.get("symbols", ()), *step.get("sizes", {}).values()))
         if step["kind"] == "copy":
             read.add(step["value"])
         made = [step["to"]] if step["kind"] == "copy" else step["outputs"]
