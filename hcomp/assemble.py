@@ -12,12 +12,13 @@ from hcomp.artifact.store import Artifact
 from hcomp.codegen.extern_region import extern_model
 from hcomp.codegen.reference_region import emit_reference
 from hcomp.dims import is_symbol, symbols_of
+from hcomp.errors import CodegenError
 from hcomp.ir.graph import Graph, array_digest
 from hcomp.ir.needs import size_needs
 from hcomp.ir.types import OptionalType, SequenceType, TensorType, Type
 from hcomp.partition.assign import HOST_DEVICE
 from hcomp.partition.plan import EXTERN, HOST, Control, Plan, Region, Transfer, located
-from hcomp.partition.regions import region_graph
+from hcomp.partition.regions import boundary, node_readers, region_graph
 from hcomp.targets.base import EmittedRegion, Target
 
 Json = dict[str, Any]
@@ -152,7 +153,10 @@ class _Parts:
         if target is None or target.executor != region.executor:
             return emit_reference(part)
         self.cpu = dict(target.requirements()) or self.cpu
-        return target.emit(part, name, {})
+        try:
+            return target.emit(part, name, {})
+        except CodegenError as error:
+            raise _naming_node(error, part, target) from error
 
     def _operand(self, graph: Graph, value: str, constants: Json) -> str:
         array = graph.constant.get(value)
@@ -174,6 +178,23 @@ class _Parts:
             "shape": list(array.shape),
         }
         return value
+
+
+def _naming_node(error: CodegenError, part: Graph, target: Target) -> CodegenError:
+    """Return the error with the node that fails alone, or else the region's first nodes."""
+    reason = str(error).replace("(not rendered)", "TVM gives no reason")
+    if any(node.label in reason for node in part.nodes):
+        return CodegenError(reason)
+    readers = node_readers(part)
+    for i, node in enumerate(part.nodes):
+        inputs, _ = boundary(part, (i,), readers)
+        alone = region_graph(part, (i,), part.name, inputs, tuple(v.name for v in node.outputs))
+        try:
+            target.emit(alone, part.name, {})
+        except CodegenError:
+            return CodegenError(f"node {node.label!r} ({node.op}): {reason}")
+    shown = ", ".join(node.label for node in part.nodes[:3]) + (", ..." if len(part.nodes) > 3 else "")
+    return CodegenError(f"region {part.name} ({shown}): {reason}")
 
 
 def _needs(plan: Plan, region: Region, part: Graph) -> Json:
