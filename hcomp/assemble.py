@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from hcomp.artifact.store import Artifact
 from hcomp.codegen.extern_region import extern_model
 from hcomp.codegen.reference_region import emit_reference
-from hcomp.dims import is_symbol
+from hcomp.dims import is_symbol, symbols_of
+from hcomp.errors import CodegenError
 from hcomp.ir.graph import Graph, array_digest
+from hcomp.ir.needs import size_needs
 from hcomp.ir.types import OptionalType, SequenceType, TensorType, Type
 from hcomp.partition.assign import HOST_DEVICE
 from hcomp.partition.plan import EXTERN, HOST, Control, Plan, Region, Transfer, located
-from hcomp.partition.regions import region_graph
+from hcomp.partition.regions import boundary, node_readers, region_graph
 from hcomp.targets.base import EmittedRegion, Target
 
 Json = dict[str, Any]
@@ -137,6 +139,7 @@ class _Parts:
             "types": {located(o, region.memory): type_json(graph.types[o]) for o in region.outputs},
             "constants": [self._constant(array, constants) for _, array in emitted.constants],
             "symbols": [_source(plan, region, s) for s in emitted.symbols],
+            **_needs(plan, region, part),
             "files": paths, "fresh_outputs": list(emitted.fresh_outputs),
             "nodes": [graph.nodes[i].label for i in region.nodes[:4]],
             "predicted_us": 1e6 * region.seconds,
@@ -150,7 +153,10 @@ class _Parts:
         if target is None or target.executor != region.executor:
             return emit_reference(part)
         self.cpu = dict(target.requirements()) or self.cpu
-        return target.emit(part, name, {})
+        try:
+            return target.emit(part, name, {})
+        except CodegenError as error:
+            raise _naming_node(error, part, target) from error
 
     def _operand(self, graph: Graph, value: str, constants: Json) -> str:
         array = graph.constant.get(value)
@@ -174,8 +180,48 @@ class _Parts:
         return value
 
 
+def _naming_node(error: CodegenError, part: Graph, target: Target) -> CodegenError:
+    """Return the error with the node that fails alone, or else the region's first nodes."""
+    reason = str(error).replace("(not rendered)", "TVM gives no reason")
+    if any(node.label in reason for node in part.nodes):
+        return CodegenError(reason)
+    readers = node_readers(part)
+    for i, node in enumerate(part.nodes):
+        inputs, _ = boundary(part, (i,), readers)
+        alone = region_graph(part, (i,), part.name, inputs, tuple(v.name for v in node.outputs))
+        try:
+            target.emit(alone, part.name, {})
+        except CodegenError:
+            return CodegenError(f"node {node.label!r} ({node.op}): {reason}")
+    shown = ", ".join(node.label for node in part.nodes[:3]) + (", ..." if len(part.nodes) > 3 else "")
+    return CodegenError(f"region {part.name} ({shown}): {reason}")
+
+
+def _needs(plan: Plan, region: Region, part: Graph) -> Json:
+    """Return what must hold of the region's sizes, and where their symbols are.
+
+    What depends on a size that the region itself finds (NonZero) is left to numpy, which runs it.
+    """
+    found = [need for need in size_needs(part) if region.executor != EXTERN]
+    places = {s: _place(plan, region, s) for s in sorted(symbols_of(tuple(need.dim for need in found)))}
+    kept = [need for need in found if all(places[s] for s in need.dim.symbols)]
+    if not kept:
+        return {}
+    return {
+        "needs": [{"dim": str(n.dim), "node": n.node, "problem": n.problem} for n in kept],
+        "sizes": {s: places[s] for s in sorted(symbols_of(tuple(need.dim for need in kept)))},
+    }
+
+
 def _source(plan: Plan, region: Region, symbol: str) -> list[Any]:
     """Return [value, axis] that has `symbol` as a plain size and exists when the region starts."""
+    found = _place(plan, region, symbol)
+    assert found is not None, f"no value gives the size {symbol} to the region {region.name}"
+    return found
+
+
+def _place(plan: Plan, region: Region, symbol: str) -> list[Any] | None:
+    """As `_source`, or None where no value does."""
     graph = plan.graph
     available = [v.name for v in graph.inputs]
     for step in plan.steps:
@@ -193,7 +239,7 @@ def _source(plan: Plan, region: Region, symbol: str) -> list[Any]:
             for axis, dim in enumerate(value_type.shape):
                 if is_symbol(dim) and str(dim) == symbol:
                     return [name, axis]
-    raise AssertionError(f"no value gives the size {symbol} to the region {region.name}")
+    return None
 
 
 def _mark_dead(steps: Sequence[Json], outputs: Sequence[str]) -> None:
@@ -201,7 +247,7 @@ def _mark_dead(steps: Sequence[Json], outputs: Sequence[str]) -> None:
     seen = set(outputs)
     for step in reversed(steps):
         read = {*step.get("inputs", ()), *step.get("constants", ())} - {""}
-        read.update(value for value, _ in step.get("symbols", ()))
+        read.update(value for value, _ in (*step.get("symbols", ()), *step.get("sizes", {}).values()))
         if step["kind"] == "copy":
             read.add(step["value"])
         made = [step["to"]] if step["kind"] == "copy" else step["outputs"]

@@ -6,8 +6,9 @@ that no step reads a value before it is there or after it was freed, so that the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hcomp.artifact.fields import Fields, as_integer, as_text
@@ -19,10 +20,13 @@ from hcomp.artifact.types import (
     read_type,
     static_shape,
 )
-from hcomp.errors import ArtifactError
+from hcomp.dims import Dim, parse_dim, symbols_of
+from hcomp.errors import ArtifactError, ParseError
 
 EXECUTORS = ("vm", "reference", "onnxruntime")
 MAX_DEPTH = 32
+BRACED = r"\{([^{}]*)\}"
+"""A size in the text of a need."""
 
 Sizes: TypeAlias = Mapping[str, int]
 
@@ -37,13 +41,26 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Need:
+    """A size of a region that must not be below zero, of which node, and what to say where it is.
+
+    Sizes stand in braces in `problem`.
+    """
+
+    dim: Dim
+    node: str
+    problem: str
+
+
+@dataclass(frozen=True)
 class Launch:
     """Run one region on one device.
 
     `files` names the members that the executor loads ("object" and "program" for `vm`, "program"
     for `reference`, "model" for `onnxruntime`). `symbols` are sizes handed over as one shape
-    argument: (value, axis). `fresh_outputs[i]` is False where output i may share an input's
-    memory. `nodes` are the region's first nodes in the user's names, for errors.
+    argument: (value, axis). `needs` is checked before the region starts, `sizes` says where its
+    symbols are. `fresh_outputs[i]` is False where output i may share an input's memory. `nodes` are
+    the region's first nodes in the user's names, for errors.
     """
 
     region: str
@@ -59,6 +76,8 @@ class Launch:
     nodes: tuple[str, ...]
     predicted_us: float | None
     free: tuple[str, ...]
+    needs: tuple[Need, ...] = ()
+    sizes: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -205,6 +224,7 @@ def _read_launch(fields: Fields, devices: frozenset[str], files: Mapping[str, in
     if len(fresh) != len(outputs) or not all(isinstance(flag, bool) for flag in fresh):
         raise ArtifactError(f"{fields.at('fresh_outputs')}: expected {len(outputs)} booleans")
     members = fields.object("files")
+    needs, sizes = _read_needs(fields)
     return Launch(
         region=fields.text("region"),
         device=_read_device(fields, "device", devices),
@@ -219,17 +239,39 @@ def _read_launch(fields: Fields, devices: frozenset[str], files: Mapping[str, in
         nodes=fields.optional_texts("nodes"),
         predicted_us=fields.number("predicted_us"),
         free=fields.optional_texts("free"),
+        needs=needs,
+        sizes=sizes,
     )
+
+
+def _read_needs(fields: Fields) -> tuple[tuple[Need, ...], dict[str, tuple[str, int]]]:
+    """Return what must hold of a region's sizes, and where their symbols are."""
+    given = fields.optional_object("sizes").values
+    sizes = {name: _place(item, f"{fields.at('sizes')}.{name}") for name, item in given.items()}
+    needs = []
+    for entry in fields.objects("needs") if fields.has("needs") else ():
+        try:
+            dims = [parse_dim(t) for t in (entry.text("dim"), *re.findall(BRACED, entry.text("problem")))]
+        except ParseError as error:
+            raise ArtifactError(f"{entry.path}: {error}") from None
+        unknown = symbols_of(tuple(dims)) - sizes.keys()
+        if unknown or not isinstance(dims[0], Dim):
+            raise ArtifactError(f"{entry.path}: nothing gives the size {', '.join(sorted(unknown)) or dims[0]}")
+        needs.append(Need(dims[0], entry.text("node"), entry.text("problem")))
+    return tuple(needs), sizes
 
 
 def _read_symbols(fields: Fields) -> tuple[tuple[str, int], ...]:
     found = []
     for i, item in enumerate(fields.items("symbols") if fields.has("symbols") else ()):
-        where = f"{fields.at('symbols')}[{i}]"
-        if not isinstance(item, list) or len(item) != 2:
-            raise ArtifactError(f"{where}: expected a value and an axis")
-        found.append((as_text(item[0], where), as_integer(item[1], where, 0, MAX_RANK)))
+        found.append(_place(item, f"{fields.at('symbols')}[{i}]"))
     return tuple(found)
+
+
+def _place(item: object, where: str) -> tuple[str, int]:
+    if not isinstance(item, list) or len(item) != 2:
+        raise ArtifactError(f"{where}: expected a value and an axis")
+    return as_text(item[0], where), as_integer(item[1], where, 0, MAX_RANK)
 
 
 def _read_types(fields: Fields) -> dict[str, ValueType]:
@@ -290,7 +332,7 @@ def _check_step(step: Step, program: Program, alive: set[str], where: str) -> No
     optional = {""} if isinstance(step, Launch | Loop) else set()
     _require(step.inputs, alive | optional, where)
     if isinstance(step, Launch):
-        _require((name for name, _ in step.symbols), alive, where)
+        _require((name for name, _ in (*step.symbols, *step.sizes.values())), alive, where)
         for name in step.constants:
             if name not in program.constants:
                 raise ArtifactError(f"{where}: {name!r} is no constant of this program")

@@ -74,7 +74,11 @@ def build_region(
             start = _lap(seconds, "lower", start)
             executable = relax.build(module, target, relax_pipeline=None, exec_mode="compiled")
             _lap(seconds, "machine code", start)
-    except (tvm.error.InternalError, ValueError, TypeError, RuntimeError) as error:
+    except (tvm.error.InternalError, ValueError, TypeError, RuntimeError, CodegenError) as error:
+        if _is_interrupt(error):
+            raise KeyboardInterrupt from error
+        if isinstance(error, CodegenError):
+            raise
         raise CodegenError(f"region {name}: TVM refuses it: {first_line(error)}") from error
     return BuiltRegion(
         executable,
@@ -85,6 +89,15 @@ def build_region(
         kernels,
         seconds,
     )
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Say whether an error is a KeyboardInterrupt that passed through TVM: it comes out without a word."""
+    while error is not None:
+        if type(error) is RuntimeError and not str(error):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _lap(seconds: dict[str, float], stage: str, start: float) -> float:

@@ -105,10 +105,23 @@ def conv(
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         raise ValueError(f"{x.shape[1]} channels, weight {list(weight.shape)} and {groups} groups do not fit")
     data, taps = _operands(x, weight, prod(weight.shape[1:]), target)
+    fit_windows(x.shape[2:], kernel, padding, dilation)
     windows = window_view(padded(data, padding, 0), kernel, strides, dilation)
     if weight.shape[1] == 1 and weight.shape[0] <= _FEW * x.shape[1]:
         return _rounded(_depthwise(windows, taps), target)
     return _rounded(_by_patches(windows, taps, groups), target)
+
+
+def fit_windows(sizes: Ints, kernel: Ints, padding: Ints, dilation: Ints) -> None:
+    """Check that a window fits into the padded tensor; a stride could round none up to a size of 0.
+
+    Raises:
+        ValueError: one does not.
+    """
+    span = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    whole = [s + b + a for s, b, a in zip(sizes, padding, padding[len(sizes) :], strict=False)]
+    if any(reach > size for reach, size in zip(span, whole, strict=True)):
+        raise ValueError(f"windows of {span} do not fit into {whole}")
 
 
 def padded(x: Array, padding: Ints, value: Any) -> Array:
@@ -133,7 +146,7 @@ def window_view(x: Array, kernel: Ints, strides: Ints, dilation: Ints) -> Array:
     """Return a view [N, C, *out, *kernel] of x [N, C, *spatial]: all whole windows of it.
 
     Raises:
-        ValueError: a window is larger than the tensor.
+        ValueError: a window is so much larger than the tensor that their number is negative.
     """
     span = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     out = [(size - reach) // step + 1 for size, reach, step in zip(x.shape[2:], span, strides, strict=True)]
@@ -215,6 +228,8 @@ def conv_transpose(
         (size - 1) * s + (k - 1) * d + 1 + extra
         for size, s, k, d, extra in zip(x.shape[2:], strides, kernel, dilation, output_padding, strict=True)
     ]
+    if any(size < b + a for size, b, a in zip(length, padding, padding[len(length) :], strict=False)):
+        raise ValueError(f"the padding {list(padding)} cuts more off {length} than there is")
     batch, each_in, each_out = x.shape[0], x.shape[1] // groups, weight.shape[1]
     total = np.zeros((batch, groups * each_out, *length), data.dtype)
     for group in range(groups):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hcomp.reference.linear import either_layout, padded, window_view
+from hcomp.reference.linear import either_layout, fit_windows, padded, window_view
 from hcomp.reference.numeric import Array, Function, lowest, narrow, quiet_table, widen
 
 Ints = Sequence[int]
@@ -19,6 +19,8 @@ def _sizes(x: Array, pool_size: Ints, strides: Ints, padding: Ints, dilation: In
     leading padding.
     """
     n = len(pool_size)
+    if not ceil_mode:
+        fit_windows(x.shape[2:], pool_size, padding, dilation)
     sizes = []
     for i, size in enumerate(x.shape[2:]):
         room = size + padding[i] + padding[i + n] - ((pool_size[i] - 1) * dilation[i] + 1)

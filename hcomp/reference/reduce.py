@@ -50,12 +50,13 @@ def prod_of(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def mean(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Return the mean over `axis`; of integers truncated towards zero, of no elements NaN."""
+    """Return the mean over `axis`; of integers truncated towards zero (of none 0), of no floats NaN."""
     axes = _axes(axis)
     if is_integer_array(x):
-        total = np.sum(widen(x), axes, np.int64, keepdims=keepdims)
-        count = x.size // max(total.size, 1)
-        return narrow(np.trunc(total / count) if count else total, x.dtype)
+        held = np.uint64 if x.dtype == np.uint64 else np.int64
+        total = np.asarray(np.sum(widen(x), axes, held, keepdims=keepdims))
+        each = held(_count(x, axes))
+        return narrow((total - np.fmod(total, each)) // each if each else total, x.dtype)
     total = np.sum(widen(x), axes, _sum_dtype(x), keepdims=True)
     count = _count(x, axes)
     result = np.true_divide(total, count)

@@ -48,7 +48,7 @@ def concat(*inputs: Array, axis: int) -> Array:
 
 def split(x: Array, *, sizes: Ints, axis: int = 0) -> tuple[Array, ...]:
     """Return pieces of `sizes` along `axis`, which they fill."""
-    if sum(sizes) != x.shape[axis]:
+    if sum(sizes) != x.shape[axis] or min(sizes, default=0) < 0:
         raise ValueError(f"pieces of {list(sizes)} do not fill the size {x.shape[axis]}")
     ends = np.cumsum(np.asarray(sizes, np.int64))
     return tuple(np.split(x, ends[:-1], axis=axis))
@@ -88,6 +88,8 @@ def pad(x: Array, *, padding: Ints, mode: str = "constant", value: float = 0) ->
     """
     n = x.ndim
     before, after = padding[:n], padding[n:]
+    if any(size + b + a < 0 for b, a, size in zip(before, after, x.shape, strict=True)):
+        raise ValueError(f"the padding {list(padding)} cuts more off {list(x.shape)} than there is")
     cut = tuple(slice(max(-b, 0), max(size - max(-a, 0), 0)) for b, a, size in zip(before, after, x.shape, strict=True))
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
     if mode != "constant":

@@ -19,6 +19,7 @@ from hcomp.artifact.types import TensorType
 from hcomp.runtime.inputs import MISALIGNED, InputBinder, give_back, staged
 from hcomp.runtime.launch import failed
 from hcomp.runtime.resources import Resources, numpy_is_plain
+from hcomp.runtime.sizes import size_check
 
 FastRun = Callable[[Mapping[str, object]], dict[str, Any] | None]
 
@@ -57,6 +58,9 @@ def _single_region(  # noqa: C901  # split up, its calls would cost more than it
     all_spares = [row.spares for row in binder.rows]
     count, static, known = len(rows), binder.static_shapes, binder.known_shapes
     array_type, to_numpy = np.ndarray, np.from_dlpack
+    # The inputs of the one step are the program's, so their slots are their positions.
+    places = {name: (step.inputs.index(value), axis) for name, (value, axis) in step.sizes.items()}
+    check = size_check(step.needs, places)
 
     def take(inputs: Mapping[str, object]) -> list[np.ndarray] | None:
         """Return the inputs if all are as the kernels want them, alignment apart."""
@@ -72,6 +76,8 @@ def _single_region(  # noqa: C901  # split up, its calls would cost more than it
     def run(inputs: Mapping[str, object]) -> dict[str, Any] | None:
         if len(inputs) != count or (arrays := take(inputs)) is None:
             return None
+        if check is not None:
+            check(arrays)
         tensors, taken, borrowed = [], [], []
         for array, spares in zip(arrays, all_spares, strict=False):
             tensor = from_dlpack(array)

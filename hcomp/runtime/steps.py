@@ -14,6 +14,7 @@ from hcomp.errors import ArtifactError
 from hcomp.runtime.control import if_step, loop_step
 from hcomp.runtime.launch import launch_step
 from hcomp.runtime.resources import Resources
+from hcomp.runtime.sizes import Check, size_check
 from hcomp.runtime.values import copied, to_host
 
 Action = Callable[[list[object]], None]
@@ -78,6 +79,9 @@ def compile_program(program: Program, resources: Resources) -> Code:
         symbols = [(numbering.of[name], axis) for name, axis in step.symbols] if isinstance(step, Launch) else []
         outputs = [numbering.add(name) for name in step.outputs]
         action, flags = _compile_step(step, program, resources, inputs, symbols, outputs)
+        if isinstance(step, Launch):
+            places = {name: (numbering.of[value], axis) for name, (value, axis) in step.sizes.items()}
+            action = _after_check(size_check(step.needs, places), action)
         fresh.update(zip(step.outputs, flags, strict=True))
         made.append(tuple(outputs))
         actions.append(_then_free(action, numbering.all(step.free)))
@@ -128,6 +132,18 @@ def _copy_step(source: int, target: int) -> Action:
         slots[target] = to_host(copied(slots[source]))
 
     return copy
+
+
+def _after_check(check: Check | None, action: Action) -> Action:
+    """Return the action, before which the sizes are checked."""
+    if check is None:
+        return action
+
+    def act(slots: list[object]) -> None:
+        check(slots)
+        action(slots)
+
+    return act
 
 
 def _then_free(action: Action, dead: list[int]) -> Action:

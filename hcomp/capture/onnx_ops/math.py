@@ -14,7 +14,7 @@ from hcomp.capture.onnx_ops.math_common import (
     unary,
     wide,
 )
-from hcomp.dtypes import is_float
+from hcomp.dtypes import is_float, is_integer
 
 
 def _variadic(op: str) -> Converter:
@@ -50,6 +50,9 @@ def _pow(c: NodeContext) -> str:
             return c.cast(c.emit("multiply", c.emit("square", x), x), dtype)
     if is_float(dtype) and c.dtype(exponent) == dtype:
         return c.emit("power", base, exponent)
+    if is_integer(dtype) and is_integer(c.dtype(exponent)):
+        # Exact, where ONNX Runtime goes through double precision; what overflows wraps.
+        return c.cast(c.emit("power", c.cast(base, "int64"), c.cast(exponent, "int64")), dtype)
     # As ONNX Runtime: in double precision, then back to the base's type.
     computing = "float64" if "float64" in (dtype, c.dtype(exponent)) or not is_float(dtype) else ""
     computing = computing or ("float32" if is_float(c.dtype(exponent)) else "float64")

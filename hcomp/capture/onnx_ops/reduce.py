@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from hcomp.capture.context import Converter, NodeContext, RunTime
 from hcomp.capture.onnx_ops.math_common import as_float, highest, like, lowest, wide
 from hcomp.dims import DimLike
-from hcomp.dtypes import is_float
 
 
 @dataclass(frozen=True)
@@ -93,12 +92,8 @@ def _plain(op: str) -> Converter:
 
 
 def _mean(c: NodeContext) -> str:
-    """ReduceMean; of integers it is the sum divided by the count, as ONNX Runtime computes it."""
-    axes, keepdims = axes_of(c), bool(c.attr("keepdims", 1))
-    if is_float(c.dtype(0)):
-        return reduced(c, "mean", c.input(0), axes, keepdims)
-    return c.cast(c.emit("trunc", reduced(c, "mean", c.cast(0, "float64"), axes, keepdims)),
-                  c.dtype(0))  # fmt: skip
+    """ReduceMean; of integers it is the exact sum divided by the count, truncated."""
+    return reduced(c, "mean", c.input(0), axes_of(c), bool(c.attr("keepdims", 1)))
 
 
 def _formula(

@@ -132,7 +132,7 @@ def _mean(kernel: Kernel) -> Tensor:
         return kernel.compute(lambda *i: kernel.read(0, i))
     # Integers are added up in int64 and the quotient is truncated.
     own = wide_dtype(kernel.dtype())
-    held = own if "float" in own else "int64"
+    held = own if "float" in own or own == "uint64" else "int64"
     count = _count(kernel, shape, axes, held)
     if any(shape[a] == 0 for a in axes):
         return kernel.compute(lambda *_: scalar.divide(constant(0, held), count))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from hcomp.dims import Dim, DimLike, bcast, sign
+from hcomp.dims import Dim, DimLike, bcast, lower_bound, sign
 from hcomp.errors import HcompError
 from hcomp.ir.types import Shape, TensorType, Type
 
@@ -20,12 +20,17 @@ class TypeRuleError(HcompError):
 
 @dataclass(frozen=True)
 class Infer:
-    """What a typing rule sees: the input types, the attributes, and a source of new symbols."""
+    """What a typing rule sees: the input types, the attributes, and a source of new symbols.
+
+    `needs` collects what the rule cannot tell before run time, see `nonnegative`; most callers do
+    not ask for it.
+    """
 
     op: str
     types: tuple[Type | None, ...]
     attrs: Mapping[str, Any]
     fresh: Callable[[str], Dim]
+    needs: list[tuple[DimLike, str]] | None = None
 
     def tensor(self, index: int) -> TensorType:
         """Return the type of input `index`, which must be a tensor."""
@@ -175,8 +180,15 @@ def normal_axes(context: Infer, rank: int) -> tuple[int, ...]:
     return tuple(context.axis(a, rank) for a in axes)
 
 
-def nonnegative(context: Infer, dim: DimLike, what: str) -> DimLike:
-    """Return `dim`, refused where it is below zero for all sizes."""
+def nonnegative(context: Infer, dim: DimLike, problem: str) -> DimLike:
+    """Return `dim`, refused with `problem` where it is below zero for all sizes.
+
+    Where that depends on the sizes it is noted among the needs. Dimensions in `problem` stand in
+    braces: the error shows their numbers.
+    """
     if sign(dim) == -1:
-        raise context.error(f"{what} comes out as {dim}, below zero")
+        raise context.error(problem.replace("{", "").replace("}", ""))
+    low = lower_bound(dim)
+    if context.needs is not None and (low is None or low < 0):
+        context.needs.append((dim, problem))
     return dim

@@ -38,9 +38,13 @@ def window_size(context: Infer, size: DimLike, kernel: DimLike, i: int, n: int) 
     """Return how many windows fit along spatial axis `i` of `n`, by strides, padding, dilation, ceil_mode."""
     attrs = context.attrs
     padding, stride, dilation = attrs["padding"], attrs["strides"][i], attrs["dilation"][i]
-    room = size + padding[i] + padding[i + n] - ((kernel - 1) * dilation + 1)
+    whole, reach = size + padding[i] + padding[i + n], (kernel - 1) * dilation + 1
+    room = whole - reach
     if not attrs.get("ceil_mode"):
-        return nonnegative(context, floordiv(room, stride) + 1, "a window's output size")
+        axis = i + (1 if attrs.get("channels_last") else 2)
+        problem = f"a window of {{{reach}}} does not fit into axis {axis}, which has {{{whole}}} with its padding"
+        # No window at all is refused too, as ONNX Runtime does, though a stride may round it up to 0.
+        return floordiv(nonnegative(context, room, problem), stride) + 1
     out = ceildiv(room, stride) + 1
     # The last window must start inside the input or the leading padding.
     return dim_min(out, floordiv(size + padding[i] - 1, stride) + 1)
@@ -64,12 +68,16 @@ def _conv_transpose(context: Infer) -> Shape:
     n = len(x) - 2
     padding = attrs["padding"]
     spatial = tuple(
-        (x[i + 2] - 1) * attrs["strides"][i]
-        + (w[i + 2] - 1) * attrs["dilation"][i]
-        + 1
-        + attrs["output_padding"][i]
-        - padding[i]
-        - padding[i + n]
+        nonnegative(
+            context,
+            (x[i + 2] - 1) * attrs["strides"][i]
+            + (w[i + 2] - 1) * attrs["dilation"][i]
+            + 1
+            + attrs["output_padding"][i]
+            - padding[i]
+            - padding[i + n],
+            f"the padding [{padding[i]}, {padding[i + n]}] cuts more off axis {i + 2} of {{{x[i + 2]}}} than there is",
+        )
         for i in range(n)
     )
     return (x[0], w[1] * attrs["groups"], *spatial)

@@ -1,6 +1,6 @@
 """Operators that make tensors or move elements without computing: reshape, slice, pad, concat..."""
 
-from hcomp.dims import DimLike
+from hcomp.dims import DimLike, dim_max, dim_min
 from hcomp.ir.ops.core import (
     REQUIRED,
     Infer,
@@ -89,8 +89,11 @@ def _concat(context: Infer) -> Shape:
 
 def _split(context: Infer) -> list[Shape]:
     shape = context.shape(0)
-    axis = context.axis(context.attrs["axis"], len(shape))
-    return [(*shape[:axis], s, *shape[axis + 1 :]) for s in context.attrs["sizes"]]
+    axis, sizes = context.axis(context.attrs["axis"], len(shape)), context.attrs["sizes"]
+    problem = (
+        f"axis {axis} of {{{shape[axis]}}} cannot be split into pieces of [{', '.join(f'{{{s}}}' for s in sizes)}]"
+    )
+    return [(*shape[:axis], nonnegative(context, s, problem), *shape[axis + 1 :]) for s in sizes]
 
 
 def _slice(context: Infer) -> Shape:
@@ -98,7 +101,9 @@ def _slice(context: Infer) -> Shape:
     shape = list(context.shape(0))
     attrs = context.attrs
     for axis, size in zip(attrs["axes"], attrs["size"], strict=True):
-        shape[context.axis(axis, len(shape))] = nonnegative(context, size, "the slice's size")
+        shape[context.axis(axis, len(shape))] = nonnegative(
+            context, size, f"a slice of axis {axis} would have {{{size}}} elements"
+        )
     return tuple(shape)
 
 
@@ -111,7 +116,26 @@ def _pad(context: Infer) -> Shape:
     n = len(shape)
     if len(padding) != 2 * n:
         raise context.error(f"padding must have {2 * n} entries, found {len(padding)}")
-    return tuple(nonnegative(context, d + padding[i] + padding[i + n], "a padded size") for i, d in enumerate(shape))
+    if context.attrs["mode"] != "constant":
+        for axis, size in enumerate(shape):
+            _something_to_repeat(context, axis, size, padding[axis], padding[axis + n])
+    return tuple(
+        nonnegative(
+            context,
+            d + padding[i] + padding[i + n],
+            f"the padding [{{{padding[i]}}}, {{{padding[i + n]}}}] cuts more off axis {i} of {{{d}}} than there is",
+        )
+        for i, d in enumerate(shape)
+    )
+
+
+def _something_to_repeat(context: Infer, axis: int, size: DimLike, before: DimLike, after: DimLike) -> None:
+    """Refuse to fill padding from an axis of which nothing is left."""
+    left = size + dim_min(before, 0) + dim_min(after, 0)
+    added = dim_max(before, 0) + dim_max(after, 0)
+    if added != 0:
+        problem = f"axis {axis} of {{{size}}} has nothing to repeat in mode {context.attrs['mode']}"
+        nonnegative(context, dim_max(left - 1, -added), problem)
 
 
 SHAPE: tuple[Op, ...] = (

@@ -1,0 +1,65 @@
+"""What a graph needs of its sizes and only run time can tell: no dimension may be below zero.
+
+A window larger than its input, or padding that cuts off more than there is, gives a negative size
+as soon as sizes are symbols. Memory and loops of such a size are nonsense, so it is refused before
+they are made. Most needs come from the typing rules (`hcomp.ir.ops.core.nonnegative`), which know
+what to say; any other dimension that could be negative is named as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hcomp.dims import Dim, DimLike, lower_bound, symbol, symbols_of
+from hcomp.ir.graph import Graph, Node
+from hcomp.ir.ops import OPS, Infer
+from hcomp.ir.types import TensorType
+
+_UNKNOWN = "unknown_size"
+
+
+@dataclass(frozen=True)
+class Need:
+    """A dimension that must not be below zero, of which node, and what to say where it is.
+
+    Dimensions stand in braces in `problem`.
+    """
+
+    dim: Dim
+    node: str
+    problem: str
+
+
+def size_needs(graph: Graph) -> list[Need]:
+    """Return what the nodes of `graph` (not of its subgraphs) need, each once, in their order."""
+    found: dict[Dim, Need] = {}
+    for node in graph.nodes:
+        for dim, problem in _of_node(graph, node):
+            if isinstance(dim, Dim) and _UNKNOWN not in symbols_of(dim):
+                found.setdefault(dim, Need(dim, node.label, f"{node.op}: {problem}"))
+    return list(found.values())
+
+
+def _of_node(graph: Graph, node: Node) -> list[tuple[DimLike, str]]:
+    if node.op not in OPS:
+        return []  # the subgraphs of control nodes are checked when they run; ONNX Runtime checks its own
+    needs: list[tuple[DimLike, str]] = []
+    types = tuple(graph.types[name] if name else None for name in node.inputs)
+    OPS[node.op].infer(Infer(node.op, types, node.attrs, lambda hint: symbol(_UNKNOWN), needs))
+    return needs or list(_unexplained(graph, node))
+
+
+def _unexplained(graph: Graph, node: Node) -> Iterator[tuple[DimLike, str]]:
+    """Yield the dimensions that the node makes and that could be negative."""
+    given = {dim for name in node.used_inputs for dim in _shape(graph, name)}
+    for value in node.outputs:
+        for axis, dim in enumerate(_shape(graph, value.name)):
+            low = lower_bound(dim)
+            if dim not in given and (low is None or low < 0):
+                yield dim, f"axis {axis} of its result would have {{{dim}}} elements"
+
+
+def _shape(graph: Graph, name: str) -> tuple[DimLike, ...]:
+    kind = graph.types[name]
+    return kind.shape or () if isinstance(kind, TensorType) else ()
