@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hcomp.ir.graph import Graph, Node
+from hcomp.dtypes import numpy_dtype
+from hcomp.ir.graph import Graph, Node, Value
 from hcomp.ir.rewrite import Editor, rewrite
-from hcomp.ir.types import TensorType
+from hcomp.ir.types import TensorType, Type
 from hcomp.passes.base import Pass
 from hcomp.passes.identities import NO_IDENTITY, VIEWS, does_nothing, same_shape
 from hcomp.passes.late_rules import LATE_RULES
@@ -30,12 +31,28 @@ def canonicalize(graph: Graph) -> Graph:
 
 
 def _rule(node: Node, edit: Editor) -> Sequence[str] | None:
+    if node.outputs and all(_holds_nothing(v.type) for v in node.outputs):
+        return tuple(_nothing(v, edit) for v in node.outputs)
     if does_nothing(node, edit.types):
         return (node.inputs[0],)
     if node.op in LATE_RULES:
         return LATE_RULES[node.op](node, edit)
     found = RULES[node.op](node, edit) if node.op in RULES else None
     return None if found is None else (found,)
+
+
+def _holds_nothing(kind: Type) -> bool:
+    """Say whether a value is a tensor of numbers that is certain to have no elements."""
+    if not isinstance(kind, TensorType) or kind.shape is None or kind.dtype == "string":
+        return False
+    return 0 in kind.shape and all(isinstance(d, int) for d in kind.shape)
+
+
+def _nothing(value: Value, edit: Editor) -> str:
+    """Return an empty constant: schedules need not know loops that never run."""
+    assert isinstance(value.type, TensorType)
+    sizes = [d for d in value.type.shape or () if isinstance(d, int)]
+    return edit.constant(np.zeros(sizes, numpy_dtype(value.type.dtype)), value.name)
 
 
 def _view(node: Node, edit: Editor) -> str | None:

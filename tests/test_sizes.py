@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -121,3 +122,25 @@ def test_a_need_of_a_size_that_nothing_gives_is_a_damaged_artifact() -> None:
         _read_needs(Fields({"needs": needs}, "step"))
     with pytest.raises(ArtifactError, match="not a dimension"):
         _read_needs(Fields({"needs": [{**needs[0], "dim": "h -"}], "sizes": {"h": ["x", 2]}}, "step"))
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        model("LayerNormalization", [0, 3], given=[weight(3)]),
+        model("BatchNormalization", [0, 3, 2], given=[weight(3)] * 4),
+        model("InstanceNormalization", [0, 3, 4], given=[weight(3)] * 2),
+        model("ConvTranspose", [0, 3, 8, 8], given=[weight(3, 4, 3, 3)]),
+        model("Conv", [0, 3, 8, 8], given=[weight(4, 3, 3, 3)]),
+        model("AveragePool", [0, 3, 8, 8], kernel_shape=[2, 2]),
+        model("Softmax", [2, 0]),
+    ],
+    ids=lambda m: m.graph.node[0].op_type,
+)
+def test_data_without_elements_gives_what_onnx_runtime_gives(empty: ModelProto) -> None:
+    sizes = [d.dim_value for d in empty.graph.input[0].type.tensor_type.shape.dim]
+    x = np.zeros(sizes, np.float32)
+    session = onnxruntime.InferenceSession(empty.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": x})
+    (found,) = hcomp.compile(empty).run({"x": x}).values()
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
