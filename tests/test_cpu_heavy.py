@@ -11,7 +11,6 @@ import tvm
 from onnx import helper, numpy_helper
 from tvm import relax, tirx
 
-from hcomp.codegen.kernels import TIR_OPTIONS
 from hcomp.errors import CodegenError
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import (
@@ -82,7 +81,7 @@ def run(
         t.AttachGlobalSymbol(),
     ]
     target = CPU.tvm_target()
-    with target, tvm.transform.PassContext(opt_level=3, config=TIR_OPTIONS):
+    with target:
         mod = schedule_module(tvm.ir.transform.Sequential(before)(bb.get()), CPU)
         executable = relax.build(
             mod,

@@ -50,6 +50,8 @@ FORBIDDEN: dict[str, set[str]] = {
 ALLOWED: dict[str, set[str]] = {
     # An extern node keeps its ONNX form to the end, and its types are written as ONNX types.
     "hcomp.codegen": {"hcomp.capture.onnx_types"},
+    # A plan is JSON from a file too, and is checked field by field as a manifest is.
+    "hcomp.partition": {"hcomp.artifact.fields"},
     # The layout of a region's data is its target's own affair.
     "hcomp.targets": {"hcomp.passes.channels_last"},
 }

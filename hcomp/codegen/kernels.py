@@ -23,10 +23,6 @@ Module: TypeAlias = Any
 Scheduler: TypeAlias = Callable[[Module], Module]
 """Gives every TIR function of a module its schedule."""
 
-TIR_OPTIONS = {"tirx.disable_storage_rewrite": True}
-"""TVM's StorageRewrite lets buffers share memory by when they are read and written, but does not see what
-goes through a DeclBuffer view: buffers of equal size would be one while both are in use."""
-
 _FUSION_FAULT = "VarRemapGet"
 """What FuseTIR says when it meets a symbolic shape that it cannot carry into a fused function."""
 
@@ -62,7 +58,7 @@ def build_region(
     """
     seconds: dict[str, float] = {}
     try:
-        with target, tvm.transform.PassContext(opt_level=3, config=TIR_OPTIONS):
+        with target, tvm.transform.PassContext(opt_level=3):
             start = time.perf_counter()
             module, fused = _fuse(lowered.module)
             start = _lap(seconds, "fuse", start)

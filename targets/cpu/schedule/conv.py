@@ -24,6 +24,7 @@ from hcomp.targets.cpu.schedule.conv_winograd import emit_winograd
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.gemm import GRAIN_OPERATIONS
 from hcomp.targets.cpu.schedule.nest import (
+    Block,
     Expr,
     Stmt,
     as_int,
@@ -115,7 +116,7 @@ class _Product:
         return self.walk.over_images(body, parallel=parallel)
 
     def _task(self, source: Any, image: dict[Any, Expr], where: list[Expr], group: Expr, panel: Expr) -> Stmt:
-        shape, out = self.shape, list[Stmt]()
+        shape, out = self.shape, Block()
         chunk = self.walk.chunk(where, image, out)
         count = let("count", simple(chunk.rows * chunk.length), out)
         base = self._bases(chunk, count, group, out)
@@ -127,7 +128,7 @@ class _Product:
         out.append(self._finish(chunk, sums, group, panel))
         return seq(out)
 
-    def _bases(self, chunk: Chunk, count: Expr, group: Expr, out: list[Stmt]) -> Callable[[Expr], Expr]:
+    def _bases(self, chunk: Chunk, count: Expr, group: Expr, out: Block) -> Callable[[Expr], Expr]:
         """Return a function from a position's number in the chunk to the element that it starts at.
 
         Numbers behind the last position stand for the last one; their sums are thrown away.

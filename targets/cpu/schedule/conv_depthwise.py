@@ -16,6 +16,7 @@ from hcomp.targets.cpu.schedule.conv_shape import ConvShape
 from hcomp.targets.cpu.schedule.conv_walk import Chunk, Walk
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.nest import (
+    Block,
     Expr,
     Stmt,
     as_int,
@@ -100,7 +101,7 @@ class _Depthwise:
 
     def _tile(self, source: Any, weight: Any, base: Expr, chunk: Chunk, row: Expr, start: Expr, tile: int) -> Stmt:
         lanes, channels = self.lanes, self.shape.groups
-        out: list[Stmt] = []
+        out = Block()
         sums = scratch("sums", imm(tile * channels), "float32", out)
 
         def vector(number: Expr) -> Stmt:

@@ -17,6 +17,7 @@ from hcomp.targets.cpu.schedule.conv_shape import ConvShape
 from hcomp.targets.cpu.schedule.nest import (
     PARALLEL,
     SERIAL,
+    Block,
     Expr,
     Stmt,
     as_int,
@@ -172,7 +173,7 @@ class Walk:
             return seq([*out, body(source, {})])
 
         def one(image: Expr) -> Stmt:
-            out: list[Stmt] = []
+            out = Block()
             total = simple(product(self.raw_pitches) * imm(self.shape.channels))
             # Written in the function's own sizes, because TVM moves allocations above `prelude`.
             planes = scratch("padded", total, "float32", out)

@@ -18,6 +18,7 @@ from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.nest import (
     PARALLEL,
     SERIAL,
+    Block,
     Expr,
     Stmt,
     as_int,
@@ -95,7 +96,7 @@ class _Winograd:
 
     def _chunks(self, source: Any, image: dict[Any, Expr]) -> Stmt:
         def one(number: Expr) -> Stmt:
-            out: list[Stmt] = []
+            out = Block()
             first = let("first", simple(number * imm(self.chunk)), out)
             known = as_int(self.total)
             exact = known is not None and known % self.chunk == 0
@@ -164,7 +165,7 @@ class _Winograd:
     def _gather(self, products: Any, image: dict[Any, Expr], tile: Expr, slot: Expr) -> Stmt:
         """Return the transform back of one tile, AT p A, and the stores of its outputs."""
         shape, m = self.shape, self.m
-        out: list[Stmt] = []
+        out = Block()
         y, x = self._corner(tile, out)
         lanes, width = self.panel.lanes, shape.panels * shape.columns
         square = scratch("square", imm(m * m * width), "float32", out)

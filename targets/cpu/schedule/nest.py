@@ -6,7 +6,7 @@ schedule primitives: tails, register tiles and packing are then one readable fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -52,10 +52,19 @@ def loop(extent: Expr, body: Callable[[Expr], Stmt], name: str, kind: int = SERI
     return tirx.For(index, imm(0), extent, kind, body(index))
 
 
+class Block(list[Stmt]):
+    """Statements in order, and `ends`: what comes after all of them, whatever is appended later."""
+
+    def __init__(self, statements: Iterable[Stmt] = ()) -> None:
+        super().__init__(statements)
+        self.ends: list[Stmt] = []
+
+
 def seq(statements: Sequence[Stmt]) -> Stmt:
-    """Return the statements one after the other, nested sequences flattened."""
+    """Return the statements one after the other, nested sequences flattened, the ends of a `Block` last."""
     flat: list[Stmt] = []
-    for statement in statements:
+    ends = statements.ends if isinstance(statements, Block) else []
+    for statement in (*statements, *ends):
         flat.extend(statement.seq if isinstance(statement, tirx.SeqStmt) else [statement])
     return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
 
@@ -138,14 +147,17 @@ def flat_view(source: Buffer, out: list[Stmt]) -> Buffer:
     return view
 
 
-def scratch(name: str, elements: Expr, dtype: str, out: list[Stmt]) -> Buffer:
-    """Allocate memory by statements in `out` and return a view of it.
+def scratch(name: str, elements: Expr, dtype: str, out: Block) -> Buffer:
+    """Allocate memory for the statements of `out` and return a view of it.
 
     Accesses go through a view, because TVM then does not analyse which part of the memory is used
-    (seconds for symbolic sizes).
+    (seconds for symbolic sizes). Nor does it see then that the memory is in use, and would give it to
+    another buffer of the kernel: so one element is written before everything else and after it.
     """
     memory = buffer(name, [elements], dtype)
-    out.append(tirx.AllocBuffer(memory))
+    touch = store(memory, tirx.const(0, dtype), 0)
+    out.extend([tirx.AllocBuffer(memory), touch])
+    out.ends.append(touch)
     return flat_view(memory, out)
 
 

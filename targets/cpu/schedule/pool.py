@@ -18,6 +18,7 @@ from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.maps import GRAIN_ELEMENTS
 from hcomp.targets.cpu.schedule.nest import (
     VECTORIZED,
+    Block,
     Expr,
     Stmt,
     as_int,
@@ -147,7 +148,7 @@ class _Emitter:
     def _position(self, source: Any, image: Expr, position: list[Expr], windows: list[tuple[Expr, Expr]]) -> Stmt:
         """Return all channels of one output position."""
         width = self.vectors * self.lanes
-        out: list[Stmt] = []
+        out = Block()
         done = scratch("done", imm(self.channels), "float32", out)
 
         def block(number: Expr) -> Stmt:
