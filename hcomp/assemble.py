@@ -183,7 +183,7 @@ class _Parts:
 def _naming_node(error: CodegenError, part: Graph, target: Target) -> CodegenError:
     """Return the error with the node that fails alone, or else the region's first nodes."""
     reason = str(error).replace("(not rendered)", "TVM gives no reason")
-    if any(node.label in reason for node in part.nodes):
+    if any(reason.startswith(f"{n.label}:") or f"'{n.label}'" in reason for n in part.nodes):
         return CodegenError(reason)
     readers = node_readers(part)
     for i, node in enumerate(part.nodes):
