@@ -155,3 +155,14 @@ def test_regrouped_gives_up() -> None:
 def test_regrouped_joins_symbols() -> None:
     assert regrouped((N, 6, H, 7), (N, 6, H * 7)) == [([0], [0]), ([1], [1]), ([2, 3], [2])]
     assert regrouped((N * H, 6), (N, H, 6)) == [([0], [0, 1]), ([1], [2])]
+
+
+def test_one_position() -> None:
+    """Everything of such a kernel stands in one scope: buffers that TVM could take for one another."""
+    b = GraphBuilder("g")
+    x = b.input("x", TensorType("float32", (1, 4, 1)))
+    weight = b.constant(random_array("float32", (4, 4, 5), "weight"))
+    y = b.emit("conv", x, weight, strides=(1,), padding=(2, 2), dilation=(1,))
+    graph = b.finish([b.emit("add", y, b.constant(random_array("float32", (1, 4, 1), "bias")))])
+    data = random_array("float32", (1, 4, 1), "data")
+    assert_close(runner(graph)(data)[0], interpret(graph, {"x": data})[graph.outputs[0]], terms=20)

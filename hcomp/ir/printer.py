@@ -219,7 +219,8 @@ def _element_text(item: Any, dtype: str) -> str | None:
         # NaNs differ in sign and payload, which no number says.
         return None
     short = str(item)
-    return short if _reads_back(short, item) else repr(float(item))
+    # "-0" would read back as the integer 0.
+    return short if short != "-0" and _reads_back(short, item) else repr(float(item))
 
 
 def _reads_back(text: str, item: Any) -> bool:

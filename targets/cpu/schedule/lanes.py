@@ -54,6 +54,9 @@ def _widen(node: Any, cpu: CpuFeatures) -> Any:
     if int(node.kind) != SERIAL or not isinstance(body, tirx.BufferStore):
         return node
     dtype = str(body.buffer.dtype)
+    # A register tile of one vector adds vectors already.
+    if str(body.value.ty.dtype) != dtype:
+        return node
     if dtype not in _BYTES or any(used_vars(i, [node.loop_var]) for i in body.indices):
         return node
     terms = _terms(body)
