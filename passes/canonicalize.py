@@ -37,7 +37,7 @@ def _rule(node: Node, edit: Editor) -> Sequence[str] | None:
         return (node.inputs[0],)
     if node.op in LATE_RULES:
         return LATE_RULES[node.op](node, edit)
-    found = RULES[node.op](node, edit) if node.op in RULES else None
+    found = _of_full(node, edit) or (RULES[node.op](node, edit) if node.op in RULES else None)
     return None if found is None else (found,)
 
 
@@ -57,9 +57,6 @@ def _nothing(value: Value, edit: Editor) -> str:
 
 def _view(node: Node, edit: Editor) -> str | None:
     """A view of a view is one view of the first value, or that value itself."""
-    filled = _of_full(node, edit)
-    if filled is not None:
-        return filled
     source = edit.producer(node.inputs[0])
     if source is None or source.op not in VIEWS:
         return None
@@ -74,9 +71,6 @@ def _view(node: Node, edit: Editor) -> str | None:
 
 def _permute(node: Node, edit: Editor) -> str | None:
     """Two permutations are one; one that moves only axes of size 1 is a view."""
-    filled = _of_full(node, edit)
-    if filled is not None:
-        return filled
     source, kind, axes = edit.producer(node.inputs[0]), edit.tensor(node.inputs[0]), _attr(node, "axes")
     if kind is not None and kind.shape is not None:
         wide = [a for a in axes if kind.shape[a] != 1]
@@ -93,6 +87,8 @@ def _permute(node: Node, edit: Editor) -> str | None:
 
 def _of_full(node: Node, edit: Editor) -> str | None:
     """Equal elements moved or viewed are equal elements in another shape."""
+    if node.op not in (*VIEWS, "permute_dims"):
+        return None
     source, wanted = edit.producer(node.inputs[0]), node.outputs[0].type
     if source is None or source.op != "full" or not isinstance(wanted, TensorType) or wanted.shape is None:
         return None

@@ -102,7 +102,7 @@ class _Layout:
 
     def elementwise(self, node: Node, edit: Editor) -> Sequence[str] | None:
         """Any elementwise operator, all operands brought into the layout of the turned ones."""
-        axes = next(self.turned[name][1] for name in node.inputs if name in self.turned)
+        axes = self._layout(node)
         operands = []
         for name in node.inputs:
             operand = self._operand(name, axes, edit)
@@ -111,6 +111,10 @@ class _Layout:
             operands.append(operand)
         made = edit.emit(node.op, *operands, hint=node.output, **node.attrs)
         return (self.turn(edit, made, axes, node.output),)
+
+    def _layout(self, node: Node) -> Axes:
+        """Return the permutation of the first turned operand."""
+        return next(self.turned[name][1] for name in node.inputs if name in self.turned)
 
     def _operand(self, name: str, axes: Axes, edit: Editor) -> str | None:
         """Return what stands for the operand `name` where the result's layout is `axes`; None if nothing cheap."""
@@ -137,7 +141,7 @@ class _Layout:
 
     def concat(self, node: Node, edit: Editor) -> Sequence[str] | None:
         """Concatenation, if at least half of what it joins is in one layout."""
-        axes = next(self.turned[name][1] for name in node.inputs if name in self.turned)
+        axes = self._layout(node)
         if 2 * sum(self.turned.get(name, ("", ()))[1] == axes for name in node.inputs) < len(node.inputs):
             return None
         operands = [self._operand(name, axes, edit) for name in node.inputs]

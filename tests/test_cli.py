@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 import hcomp
 from hcomp.cli import main
 from models import MODELS
+from tests.cli_run import run
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -36,16 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def first_node(folder: Path) -> str:
     return str(next(hcomp.compile(folder / "mlp.onnx").plan.nodes())["name"])
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> tuple[str, str]:
-    """Run a command in this process, check its status, and return what it printed."""
-    capsys.readouterr()
-    found = main([str(a) for a in arguments])
-    shown = capsys.readouterr()
-    assert found == status, shown
-    assert "Traceback" not in shown.err
-    return shown.out, shown.err
 
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -412,7 +403,7 @@ def test_a_fault_of_ours_is_one_line_with_a_hint(
         raise KeyError("lost")
 
     monkeypatch.setattr(hcomp, "compile", broken)
-    _, err = run(capsys, "compile", folder / "mlp.onnx", status=1)
+    _, err = run(capsys, "compile", folder / "mlp.onnx", status=1, fault=True)
     assert err.startswith("hcomp: a fault of hcomp: KeyError: 'lost'")
     assert "HCOMP_DEBUG=1" in err
     monkeypatch.setenv("HCOMP_DEBUG", "1")

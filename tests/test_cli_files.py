@@ -18,6 +18,7 @@ from hcomp.cli import main
 from hcomp.errors import ArtifactError, UsageError
 from hcomp.files import why_unreadable, why_unwritable, write_whole
 from models import MODELS
+from tests import cli_run
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +31,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> tuple[str, str]:
-    """Run a command in this process, check its status, and return what it printed."""
-    capsys.readouterr()
-    found = main([str(a) for a in arguments])
-    shown = capsys.readouterr()
-    assert found == status, shown
-    assert "Traceback" not in shown.err
-    assert "a fault of hcomp" not in shown.err
-    assert status == 0 or shown.err.count("\n") == 1
-    return shown.out, shown.err
+    """Run a command; what refuses says so in one line."""
+    out, err = cli_run.run(capsys, *arguments, status=status)
+    assert status == 0 or err.count("\n") == 1
+    return out, err
 
 
 def external(folder: Path) -> Path:

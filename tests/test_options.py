@@ -18,6 +18,7 @@ from hcomp.cli import main
 from hcomp.errors import HcompError, RunError, UsageError
 from hcomp.options import DEFAULT_SIZE
 from models import MODELS
+from tests.cli_run import run
 
 
 def dynamic() -> onnx.ModelProto:
@@ -36,16 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hcomp.compile(place / "m.onnx", devices="null").save(place / "m.hcomp")
     onnx.save(MODELS["mlp"]()[0], place / "mlp.onnx")
     return place
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> tuple[str, str]:
-    capsys.readouterr()
-    found = main([str(a) for a in arguments])
-    shown = capsys.readouterr()
-    assert found == status, shown
-    assert "Traceback" not in shown.err
-    assert "a fault of hcomp" not in shown.err
-    return shown.out, shown.err
 
 
 # -- the Python API -------------------------------------------------------------------------------

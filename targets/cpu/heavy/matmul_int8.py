@@ -13,8 +13,8 @@ from tvm import relax, tirx
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy.kernel import shape_of
 from hcomp.targets.cpu.heavy.matmul import Pack
-from hcomp.targets.cpu.schedule.gemm import GRAIN_OPERATIONS
 from hcomp.targets.cpu.schedule.nest import (
+    GRAIN_OPERATIONS,
     PARALLEL,
     SERIAL,
     Expr,

@@ -21,7 +21,6 @@ PACKED = "hcomp.packed_columns"
 
 _HALF = {"float16", "bfloat16"}
 _SUPPORTED = {"float32", "float64", "int32"} | _HALF
-_SYMBOLIC_GUESS = 32
 _FEW_ROWS = 4
 
 
@@ -65,11 +64,7 @@ class Contraction:
     @property
     def operations(self) -> int:
         """About how many floating-point operations it takes (a guess for symbolic sizes)."""
-        total = 2
-        for extent in self.stage.extents.values():
-            known = as_int(extent)
-            total *= _SYMBOLIC_GUESS if known is None else known
-        return total
+        return 2 * self.stage.iterations
 
 
 def match_contraction(stage: Stage) -> Contraction | None:

@@ -9,20 +9,17 @@ stays in L1 while every tile of the chunk uses it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import tvm
 from tvm import tirx
 
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.schedule.conv_depthwise import emit_depthwise
-from hcomp.targets.cpu.schedule.conv_shape import CONV, ConvShape
+from hcomp.targets.cpu.schedule.conv_shape import Convolution
 from hcomp.targets.cpu.schedule.conv_walk import Chunk, Walk
 from hcomp.targets.cpu.schedule.conv_winograd import emit_winograd
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
-from hcomp.targets.cpu.schedule.gemm import GRAIN_OPERATIONS
 from hcomp.targets.cpu.schedule.nest import (
     Block,
     Expr,
@@ -32,7 +29,6 @@ from hcomp.targets.cpu.schedule.nest import (
     imm,
     let,
     load,
-    loads,
     loop,
     scratch,
     seq,
@@ -43,48 +39,17 @@ from hcomp.targets.cpu.schedule.nest import (
     vector_loop,
 )
 from hcomp.targets.cpu.schedule.panel import Panel
-from hcomp.targets.cpu.schedule.stages import Stage
 
 _POSITIONS = 192
 """About how many output positions one task computes."""
 
 
-@dataclass(frozen=True)
-class Convolution:
-    """A recognised stage: its shape and its two inputs."""
-
-    stage: Stage
-    shape: ConvShape
-    image: Any
-    weight: Any
-
-    @property
-    def parallel(self) -> bool:
-        """Whether there is enough work for more than one thread (32 for a symbolic size)."""
-        total = 2
-        for extent in self.stage.extents.values():
-            total *= as_int(extent) or 32
-        return total >= GRAIN_OPERATIONS
-
-
-def match_conv(stage: Stage) -> Convolution | None:
-    """Return the packed convolution that `stage` computes, or None."""
-    text = stage.annotations.get(CONV)
-    if text is None or stage.store is None:
-        return None
-    value = stage.store.value
-    term = value.b if isinstance(value.b, tvm.ir.prim.expr.Mul) else value.a
-    image, weight = loads(term.a)[0].source, loads(term.b)[0].source
-    return Convolution(stage, ConvShape.parse(str(text)), image, weight)
-
-
 def emit_conv_loops(found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> Stmt:
     """Return the loops that compute `found` and finish every element with `epilogue`."""
-    parts = found.stage, found.image, found.weight, found.shape, epilogue, cpu
     if found.shape.depthwise:
-        return emit_depthwise(*parts, parallel=found.parallel)
+        return emit_depthwise(found, epilogue, cpu)
     if found.shape.tile:
-        return emit_winograd(*parts, parallel=found.parallel)
+        return emit_winograd(found, epilogue, cpu)
     return _Product(found, epilogue, cpu).statement()
 
 
@@ -94,7 +59,7 @@ class _Product:
     def __init__(self, found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> None:
         self.found, self.epilogue = found, epilogue
         self.shape = shape = found.shape
-        self.walk = Walk(found.stage, found.image, shape, _POSITIONS)
+        self.walk = Walk(found, _POSITIONS)
         # Taps along the last axis are contiguous too, unless other channels stand between them.
         joined = shape.dilation[-1] == 1 and shape.groups == 1
         self.taps = shape.kernel[:-1] if joined else shape.kernel
@@ -156,11 +121,7 @@ class _Product:
 
     def _reach(self, number: Expr) -> Expr:
         """Return the distance of run `number` from the base."""
-        taps = unravel(number, [imm(k) for k in self.taps])
-        reach: Expr = imm(0)
-        for tap, dilation, step in zip(taps, self.shape.dilation, self.walk.steps, strict=False):
-            reach = reach + tap * imm(dilation) * step
-        return reach
+        return self.walk.reach(unravel(number, [imm(k) for k in self.taps]))
 
     def _finish(self, chunk: Chunk, sums: Any, group: Expr, panel: Expr) -> Stmt:
         """Return the stores of a chunk through the epilogue."""

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import tirx
 
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.schedule.conv_shape import ConvShape
+from hcomp.targets.cpu.schedule.conv_shape import Convolution
 from hcomp.targets.cpu.schedule.conv_walk import Chunk, Walk
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.nest import (
@@ -27,6 +27,7 @@ from hcomp.targets.cpu.schedule.nest import (
     load,
     load_vector,
     loop,
+    overlapped,
     register_buffer,
     scratch,
     seq,
@@ -36,7 +37,6 @@ from hcomp.targets.cpu.schedule.nest import (
     task_loops,
     vector_loop,
 )
-from hcomp.targets.cpu.schedule.stages import Stage
 
 _POSITIONS = 64
 """About how many output positions one task computes."""
@@ -45,33 +45,29 @@ _TILE = 6
 """Positions of one register tile: enough sums to hide the latency of a multiply-add."""
 
 
-def emit_depthwise(
-    stage: Stage, image: Any, weight: Any, shape: ConvShape, epilogue: Epilogue, cpu: CpuFeatures, *, parallel: bool
-) -> Stmt:
+def emit_depthwise(found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> Stmt:
     """Return the loops that compute the depthwise convolution and finish its elements."""
-    return _Depthwise(stage, image, weight, shape, epilogue, cpu).statement(parallel=parallel)
+    return _Depthwise(found, epilogue, cpu).statement()
 
 
 class _Depthwise:
-    def __init__(
-        self, stage: Stage, image: Any, weight: Any, shape: ConvShape, epilogue: Epilogue, cpu: CpuFeatures
-    ) -> None:
-        self.stage, self.weight, self.shape, self.epilogue = stage, weight, shape, epilogue
-        self.walk = Walk(stage, image, shape, _POSITIONS)
-        self.lanes = min(cpu.lanes(), shape.groups)
+    def __init__(self, found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> None:
+        self.found, self.shape, self.epilogue = found, found.shape, epilogue
+        self.walk = Walk(found, _POSITIONS)
+        self.lanes = min(cpu.lanes(), self.shape.groups)
 
-    def statement(self, *, parallel: bool) -> Stmt:
+    def statement(self) -> Stmt:
         """Return one loop over chunks."""
 
         def body(source: Any, image: dict[Any, Expr]) -> Stmt:
-            return task_loops(self.walk.extents, lambda i: self._task(source, image, i), parallel=parallel)
+            return task_loops(self.walk.extents, lambda i: self._task(source, image, i), parallel=self.found.parallel)
 
-        return self.walk.over_images(body, parallel=parallel)
+        return self.walk.over_images(body, parallel=self.found.parallel)
 
     def _task(self, source: Any, image: dict[Any, Expr], where: list[Expr]) -> Stmt:
         out: list[Stmt] = []
         chunk = self.walk.chunk(where, image, out)
-        weight = flat_view(self.weight, out)
+        weight = flat_view(self.found.weight, out)
         known = as_int(chunk.length)
         if known is not None:
             out.append(self._rows(source, weight, chunk, min(_TILE, known)))
@@ -106,10 +102,7 @@ class _Depthwise:
 
         def vector(number: Expr) -> Stmt:
             inside: list[Stmt] = []
-            at = simple(number * imm(lanes))
-            if channels % lanes:
-                at = tirx.min(at, imm(channels - lanes))
-            at = let("at", at, inside)
+            at = overlapped(number, lanes, channels, inside)
             held = [register_buffer("held", lanes, "float32") for _ in range(tile)]
             inside.extend(tirx.AllocBuffer(h) for h in held)
             zero = spread(tirx.const(0, "float32"), lanes)
@@ -120,7 +113,7 @@ class _Depthwise:
             return seq(inside)
 
         out.append(loop(imm(-(-channels // lanes)), vector, "vector"))
-        channel = self.stage.spatial[-1]
+        channel = self.found.stage.spatial[-1]
 
         def finish(p: Expr) -> Stmt:
             point = self.walk.point(chunk, row, start + p)
@@ -141,11 +134,9 @@ class _Depthwise:
         def row(taps: list[Expr]) -> Stmt:
             out: list[Stmt] = []
             number: Expr = imm(0)
-            reach: Expr = imm(0)
-            for tap, count, dilation, step in zip(taps, outer, shape.dilation, walk.steps, strict=False):
+            for tap, count in zip(taps, outer, strict=True):
                 number = number * imm(count) + tap
-                reach = reach + tap * imm(dilation) * step
-            reach = let("reach", simple(reach), out)
+            reach = let("reach", simple(walk.reach(taps)), out)
             for q, (p, h) in cartesian(range(width), enumerate(held)):
                 distance = walk.steps[-1] * imm(q * shape.dilation[-1]) + walk.last.step * imm(p)
                 pixel = load_vector(source, lanes, base + reach + simple(distance))

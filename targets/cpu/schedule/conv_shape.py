@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+import tvm
+
+from hcomp.targets.cpu.schedule.annotation import Annotation
+from hcomp.targets.cpu.schedule.nest import GRAIN_OPERATIONS, loads
+from hcomp.targets.cpu.schedule.stages import Stage
 
 CONV = "hcomp.conv"
 """Block annotation: the text of a `ConvShape`."""
 
 
 @dataclass(frozen=True)
-class ConvShape:
+class ConvShape(Annotation):
     """One convolution over `len(kernel)` spatial axes, channels last, with a constant weight.
 
     Attributes:
@@ -42,17 +47,6 @@ class ConvShape:
     columns: int
     tile: int = 0
 
-    def text(self) -> str:
-        """Return the annotation."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def parse(cls, text: str) -> ConvShape:
-        """Return the shape that `text` describes."""
-        fields: dict[str, Any] = json.loads(text)
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-        return cls(**values)
-
     @property
     def panels(self) -> int:
         """Panels of output channels in one group."""
@@ -77,3 +71,29 @@ class ConvShape:
     def padded(self) -> bool:
         """Whether windows reach over the edge of the image."""
         return any(self.begin) or any(self.end)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A recognised stage: its shape and its two inputs."""
+
+    stage: Stage
+    shape: ConvShape
+    image: Any
+    weight: Any
+
+    @property
+    def parallel(self) -> bool:
+        """Whether there is enough work for more than one thread."""
+        return 2 * self.stage.iterations >= GRAIN_OPERATIONS
+
+
+def match_conv(stage: Stage) -> Convolution | None:
+    """Return the packed convolution that `stage` computes, or None."""
+    text = stage.annotations.get(CONV)
+    if text is None or stage.store is None:
+        return None
+    value = stage.store.value
+    term = value.b if isinstance(value.b, tvm.ir.prim.expr.Mul) else value.a
+    image, weight = loads(term.a)[0].source, loads(term.b)[0].source
+    return Convolution(stage, ConvShape.parse(str(text)), image, weight)

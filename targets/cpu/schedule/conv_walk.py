@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import tirx
 
-from hcomp.targets.cpu.schedule.conv_shape import ConvShape
+from hcomp.targets.cpu.schedule.conv_shape import Convolution
 from hcomp.targets.cpu.schedule.nest import (
     PARALLEL,
     SERIAL,
@@ -35,7 +35,6 @@ from hcomp.targets.cpu.schedule.nest import (
     store,
     unravel,
 )
-from hcomp.targets.cpu.schedule.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -85,17 +84,16 @@ class Walk:
         chunk_rows, chunk_length: the largest box.
     """
 
-    def __init__(
-        self, stage: Stage, image: Any, shape: ConvShape, positions: int, reach: Sequence[Expr] | None = None
-    ) -> None:
-        """Make the geometry; `reach` are the sizes of the padded image where they are not by `shape`."""
-        self.image, self.shape = image, shape
-        self.copied = shape.padded or reach is not None
+    def __init__(self, found: Convolution, positions: int, padded: Sequence[Expr] | None = None) -> None:
+        """Make the geometry; `padded` are the sizes of the padded image where they are not by `shape`."""
+        stage = found.stage
+        image, shape = self.image, self.shape = found.image, found.shape
+        self.copied = shape.padded or padded is not None
         self.prelude: list[Stmt] = []
         self.batch, *places, _ = stage.spatial
         self.sizes = [self._name("size", e) for e in image.shape[1:-1]]
         outputs = [self._name("output", e) for e in stage.store.buffer.shape[1:-1]]
-        self.raw_pitches = list(reach or ()) or [
+        self.raw_pitches = list(padded or ()) or [
             simple(size + imm(b + e)) for size, b, e in zip(image.shape[1:-1], shape.begin, shape.end, strict=True)
         ]
         self.pitches = [self._name("pitch", p) for p in self.raw_pitches]
@@ -159,6 +157,13 @@ class Walk:
             origin = origin + start * axis.step
             first.append(start)
         return Chunk(point, (first[0], first[1]), counts[0], counts[1], let("origin", simple(origin), out))
+
+    def reach(self, taps: Sequence[Expr]) -> Expr:
+        """Return the distance in the image from tap zero to `taps`, one an axis from the first on."""
+        total: Expr = imm(0)
+        for tap, dilation, step in zip(taps, self.shape.dilation, self.steps, strict=False):
+            total = total + tap * imm(dilation) * step
+        return total
 
     def point(self, chunk: Chunk, row: Expr, column: Expr) -> dict[Any, Expr]:
         """Return the stage's variables at a position of a chunk (all but the output channel)."""

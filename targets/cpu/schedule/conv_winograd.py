@@ -12,7 +12,7 @@ from typing import Any
 from tvm import tirx
 
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.schedule.conv_shape import ConvShape
+from hcomp.targets.cpu.schedule.conv_shape import Convolution
 from hcomp.targets.cpu.schedule.conv_walk import Walk
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.nest import (
@@ -30,6 +30,7 @@ from hcomp.targets.cpu.schedule.nest import (
     load_vector,
     loop,
     opaque_let,
+    overlapped,
     register_buffer,
     scratch,
     seq,
@@ -41,7 +42,6 @@ from hcomp.targets.cpu.schedule.nest import (
     vector_loop,
 )
 from hcomp.targets.cpu.schedule.panel import Panel
-from hcomp.targets.cpu.schedule.stages import Stage
 from hcomp.targets.cpu.schedule.winograd import FILTERING, Matrix
 
 _CHUNK_BYTES = 1 << 20
@@ -51,22 +51,18 @@ _FEWEST = 24
 """Tiles of a chunk at least, so that each load of the weights is used often."""
 
 
-def emit_winograd(
-    stage: Stage, image: Any, weight: Any, shape: ConvShape, epilogue: Epilogue, cpu: CpuFeatures, *, parallel: bool
-) -> Stmt:
+def emit_winograd(found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> Stmt:
     """Return the loops that compute the convolution and finish its elements."""
-    return _Winograd(stage, image, weight, shape, epilogue, cpu, parallel=parallel).statement()
+    return _Winograd(found, epilogue, cpu).statement()
 
 
 class _Winograd:
-    def __init__(
-        self, stage: Stage, image: Any, weight: Any, shape: ConvShape, epilogue: Epilogue, cpu: CpuFeatures,
-        *, parallel: bool,
-    ) -> None:  # fmt: skip
-        self.stage, self.weight, self.shape, self.epilogue = stage, weight, shape, epilogue
+    def __init__(self, found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> None:
+        self.found, self.epilogue = found, epilogue
+        self.shape = shape = found.shape
         self.m, self.n = shape.tile, shape.tile + 2
-        raw_outputs = stage.store.buffer.shape[1:-1]
-        self.walk = Walk(stage, image, shape, 1, [simple(self._covered(o) + imm(2)) for o in raw_outputs])
+        raw_outputs = found.stage.store.buffer.shape[1:-1]
+        self.walk = Walk(found, 1, [simple(self._covered(o) + imm(2)) for o in raw_outputs])
         self.outputs = [opaque_let("output", o, self.walk.prelude) for o in raw_outputs]
         self.tiles = [opaque_let("tiles", ceil_div(o, self.m), self.walk.prelude) for o in raw_outputs]
         self.total = simple(self.tiles[0] * self.tiles[1])
@@ -76,8 +72,8 @@ class _Winograd:
         self.places = self.panel.places(self.chunk)
         # Whole chunks are the tasks where there are enough of them.
         chunks = as_int(ceil_div(self.total, self.chunk))
-        self.by_chunks = parallel and (chunks is None or chunks >= cpu.cores)
-        self.inside = PARALLEL if parallel and not self.by_chunks else SERIAL
+        self.by_chunks = found.parallel and (chunks is None or chunks >= cpu.cores)
+        self.inside = PARALLEL if found.parallel and not self.by_chunks else SERIAL
 
     def _covered(self, output: Expr) -> Expr:
         return ceil_div(output, self.m) * imm(self.m)
@@ -92,7 +88,7 @@ class _Winograd:
 
     def statement(self) -> Stmt:
         """Return the loop over chunks of tiles, for every image."""
-        return self.walk.over_images(self._chunks, parallel=self.by_chunks or self.inside == PARALLEL)
+        return self.walk.over_images(self._chunks, parallel=self.found.parallel)
 
     def _chunks(self, source: Any, image: dict[Any, Expr]) -> Stmt:
         def one(number: Expr) -> Stmt:
@@ -105,7 +101,7 @@ class _Winograd:
             data = scratch("data", imm(squares * self.chunk * self.shape.inputs), "float32", out)
             size = squares * self.shape.panels * self.places * self.shape.columns
             products = scratch("products", imm(size), "float32", out)
-            weight = flat_view(self.weight, out)
+            weight = flat_view(self.found.weight, out)
             out.append(loop(count, lambda t: self._spread(source, data, first + t, t), "tile", self.inside))
             out.append(self._multiply(data, weight, products, count))
             out.append(loop(count, lambda t: self._gather(products, image, first + t, t), "tile", self.inside))
@@ -127,7 +123,7 @@ class _Winograd:
 
         def vector(number: Expr) -> Stmt:
             inside: list[Stmt] = []
-            at = _overlapped(number, self.lanes, channels, inside)
+            at = overlapped(number, self.lanes, channels, inside)
 
             def pixel(i: int, j: int) -> Expr:
                 return load_vector(source, self.lanes, base + imm(i) * down + imm(j) * across + at)
@@ -188,7 +184,7 @@ class _Winograd:
             return seq(inside)
 
         out.append(task_loops([imm(shape.panels), imm(shape.columns // lanes)], vector, parallel=False))
-        batch, *places, channel = self.stage.spatial
+        batch, *places, channel = self.found.stage.spatial
         point = {batch: image.get(batch, imm(0))}
 
         def position(i: Expr, j: Expr) -> Stmt:
@@ -203,12 +199,6 @@ class _Winograd:
         rows, columns = (tirx.min(imm(m), e - p) for e, p in zip(self.outputs, (y, x), strict=True))
         out.append(loop(simple(rows), lambda i: loop(simple(columns), lambda j: position(i, j), "j"), "i"))
         return seq(out)
-
-
-def _overlapped(number: Expr, lanes: int, width: int, out: list[Stmt]) -> Expr:
-    """Return where vector `number` of a row of `width` starts; the last one may overlap the one before."""
-    at = number * imm(lanes)
-    return let("at", at if width % lanes == 0 else tirx.min(at, imm(width - lanes)), out)
 
 
 def _sandwich(

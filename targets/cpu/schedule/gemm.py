@@ -16,6 +16,7 @@ from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.schedule.contraction import Contraction, batch_count, static_rows
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.nest import (
+    GRAIN_OPERATIONS,
     VECTORIZED,
     Expr,
     Stmt,
@@ -35,9 +36,6 @@ from hcomp.targets.cpu.schedule.nest import (
     task_loops,
     unravel,
 )
-
-GRAIN_OPERATIONS = 1 << 20
-"""Below this many operations a second thread costs more than it brings."""
 
 _DTYPE_BYTES = {"float32": 4, "float64": 8, "int32": 4}
 _ROW_TILES_A_TASK = 16

@@ -21,6 +21,9 @@ Buffer = Any
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED = 0, 1, 2, 3
 
+GRAIN_OPERATIONS = 1 << 20
+"""Below this many operations a second thread costs more than it brings."""
+
 _MANY = 4
 
 
@@ -191,6 +194,12 @@ def unravel(flat: Expr, extents: Sequence[Expr]) -> list[Expr]:
             indices[k] = tirx.floormod(rest, extents[k])
             rest = tirx.floordiv(rest, extents[k])
     return indices
+
+
+def overlapped(number: Expr, width: int, total: int, out: list[Stmt]) -> Expr:
+    """Return where part `number` of `width` of a row of `total` starts; the last one may overlap the one before."""
+    at = number * imm(width)
+    return let("at", simple(at if total % width == 0 else tirx.min(at, imm(total - width))), out)
 
 
 def vector_loop(extent: Expr, lanes: int, body: Callable[[Expr], Stmt]) -> Stmt:

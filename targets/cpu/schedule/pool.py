@@ -5,15 +5,15 @@ The window is cut to the image, so that no padded copy is made; what is outside 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 
 from hcomp.codegen.relax_table import scalar
 from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.schedule.annotation import Annotation
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.maps import GRAIN_ELEMENTS
 from hcomp.targets.cpu.schedule.nest import (
@@ -30,6 +30,7 @@ from hcomp.targets.cpu.schedule.nest import (
     loads,
     loop,
     opaque_let,
+    overlapped,
     register_buffer,
     scratch,
     seq,
@@ -49,7 +50,7 @@ _VECTORS = 8
 
 
 @dataclass(frozen=True)
-class PoolShape:
+class PoolShape(Annotation):
     """One pooling of [N, *spatial, C].
 
     Attributes:
@@ -62,17 +63,6 @@ class PoolShape:
     strides: tuple[int, ...]
     begin: tuple[int, ...]
     dilation: tuple[int, ...]
-
-    def text(self) -> str:
-        """Return the annotation."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def parse(cls, text: str) -> PoolShape:
-        """Return the shape that `text` describes."""
-        fields: dict[str, Any] = json.loads(text)
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -118,9 +108,6 @@ class _Emitter:
         """Return one loop over rows of output positions."""
         out = list(self.prelude)
         source = flat_view(self.found.image, out)
-        work = 1
-        for extent in self.found.stage.extents.values():
-            work *= as_int(extent) or 32
         box = [self.found.image.shape[0], *self.outputs]
 
         def task(indices: list[Expr]) -> Stmt:
@@ -130,7 +117,7 @@ class _Emitter:
             inside.append(self._position(source, image, position, windows))
             return seq(inside)
 
-        out.append(task_loops(box, task, parallel=work >= GRAIN_ELEMENTS))
+        out.append(task_loops(box, task, parallel=self.found.stage.iterations >= GRAIN_ELEMENTS))
         return seq(out)
 
     def _window(self, axis: int, at: Expr, out: list[Stmt]) -> tuple[Expr, Expr]:
@@ -153,10 +140,7 @@ class _Emitter:
 
         def block(number: Expr) -> Stmt:
             inside: list[Stmt] = []
-            first = number * imm(width)
-            if self.channels % width:
-                first = tirx.min(first, imm(self.channels - width))
-            first = let("first", simple(first), inside)
+            first = overlapped(number, width, self.channels, inside)
             held = [register_buffer("held", self.lanes, "float32") for _ in range(self.vectors)]
             inside.extend(tirx.AllocBuffer(h) for h in held)
             inside.extend(store_vector(h, self.lanes, spread(self.start, self.lanes), 0) for h in held)

@@ -24,7 +24,7 @@ _MOST = 64
 
 def emit_ranges(stage: Stage) -> Stmt | None:
     """Return the loops of a map stage whose choices are by constants on its last axis, else None."""
-    if not stage.is_map or len(stage.spatial) < 2:
+    if len(stage.spatial) < 2:
         return None
     last = stage.spatial[-1]
     extent = as_int(stage.extents[last])

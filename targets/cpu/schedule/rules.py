@@ -14,7 +14,8 @@ from tvm import s_tir, tirx
 
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.schedule.contraction import Contraction, match_contraction
-from hcomp.targets.cpu.schedule.conv import Convolution, emit_conv_loops, match_conv
+from hcomp.targets.cpu.schedule.conv import emit_conv_loops
+from hcomp.targets.cpu.schedule.conv_shape import Convolution, match_conv
 from hcomp.targets.cpu.schedule.epilogue import fused_epilogue, plain_epilogue
 from hcomp.targets.cpu.schedule.gemm import emit_contraction
 from hcomp.targets.cpu.schedule.inline import inline_maps
@@ -59,25 +60,13 @@ def opaque(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
     return func if irregular else None
 
 
-def convolution(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
-    """A convolution with a packed constant weight, with the elementwise work after it."""
-    if not any(match_conv(s) for s in stages(func)):
-        return None
-    return _staged(func, cpu)
+def heavy(match: Callable[[Stage], Any]) -> Callable[[tirx.PrimFunc, CpuFeatures], tirx.PrimFunc | None]:
+    """Return the rule of functions with a stage that `match` recognises, and the elementwise work around it."""
 
+    def apply(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
+        return _staged(func, cpu) if any(match(s) for s in stages(func)) else None
 
-def pooling(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
-    """Pooling with channels last, with the elementwise work after it."""
-    if not any(match_pool(s) for s in stages(func)):
-        return None
-    return _staged(func, cpu)
-
-
-def contraction(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
-    """Matrix products and convolutions, with the elementwise work around them."""
-    if not any(match_contraction(s) for s in stages(func)):
-        return None
-    return _staged(func, cpu)
+    return apply
 
 
 def row_wise(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
@@ -111,9 +100,12 @@ def default(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
 
 RULES = (
     Rule("opaque", opaque),
-    Rule("convolution", convolution),
-    Rule("pooling", pooling),
-    Rule("contraction", contraction),
+    # A convolution with a packed constant weight, channels last.
+    Rule("convolution", heavy(match_conv)),
+    # Channels last; the others are reductions.
+    Rule("pooling", heavy(match_pool)),
+    # Matrix products and the other convolutions.
+    Rule("contraction", heavy(match_contraction)),
     Rule("row-wise", row_wise),
     Rule("reduction", reduction),
     Rule("elementwise", elementwise),
@@ -168,8 +160,9 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
 
 def _ranges(all_stages: list[Stage], taken: Container[int]) -> dict[int, Any]:
     """Return the loops of the map stages that choose by their last index."""
-    found = {n: emit_ranges(stage) for n, stage in enumerate(all_stages) if n not in taken and stage.block is not None}
-    return {n: loops for n, loops in found.items() if loops is not None and not _feeds_pooling(all_stages, n, taken)}
+    free = [n for n, stage in enumerate(all_stages) if n not in taken and stage.is_map]
+    found = {n: emit_ranges(all_stages[n]) for n in free if not _feeds_pooling(all_stages, n, taken)}
+    return {n: loops for n, loops in found.items() if loops is not None}
 
 
 def _own_producers(all_stages: list[Stage], number: int, heavy: Container[int]) -> list[int]:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
 
-from hcomp.targets.cpu.schedule.nest import Expr, loads, seq
+from hcomp.targets.cpu.schedule.nest import Expr, as_int, loads, seq
 
 DATA_PARALLEL = 0
 REDUCTION = 2
+
+SYMBOLIC_GUESS = 32
+"""What a symbolic size counts as where work is estimated."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,12 @@ class Stage:
     def extents(self) -> dict[Any, Expr]:
         """The extent of every variable of the block."""
         return {v.var: v.dom.extent for v in self.block.iter_vars}
+
+    @property
+    def iterations(self) -> int:
+        """How often the block runs; a symbolic size counts as `SYMBOLIC_GUESS`."""
+        known = (as_int(extent) for extent in self.extents.values())
+        return prod(SYMBOLIC_GUESS if extent is None else extent for extent in known)
 
     @property
     def is_map(self) -> bool:
