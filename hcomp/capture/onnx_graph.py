@@ -16,6 +16,7 @@ from hcomp.capture.onnx_types import Symbols, to_array, value_type
 from hcomp.dims import symbols_of
 from hcomp.errors import CaptureError, HcompError
 from hcomp.ir.builder import GraphBuilder, Names
+from hcomp.ir.fixed_sizes import fixed_sizes
 from hcomp.ir.graph import Graph, Origin
 from hcomp.ir.ops import TypeRuleError
 from hcomp.ir.types import TensorType, Type, type_symbols
@@ -117,12 +118,26 @@ class Captured:
 def capture_graph(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> Captured:
     """Return the graph of a normalised ONNX model; `shapes` makes inputs static.
 
+    So do nodes that only one size fits, and then all is captured again, because a known size decides more
+    than a type: what is folded, which rank a Squeeze gives.
+
     Raises:
         CaptureError: the model is malformed, or has a node that no engine here can run.
     """
+    fixed: dict[str, int] = {}
+    while True:
+        captured = _capture(model, shapes, fixed)
+        found = fixed_sizes(captured.graph)
+        if not found:
+            return captured
+        logger.info("sizes that only one value fits: %s", found)
+        fixed |= found
+
+
+def _capture(model: ModelProto, shapes: Mapping[str, Sequence[int]], fixed: Mapping[str, int]) -> Captured:
     names = Names()
     builder = GraphBuilder(model.graph.name or "main", names)
-    scope = Scope(model, builder, Symbols(names))
+    scope = Scope(model, builder, Symbols(names, fixed))
     _bind_shapes(model.graph, scope.symbols, shapes)
     inputs: list[str] = []
     given = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}

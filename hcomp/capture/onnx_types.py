@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,14 @@ from hcomp.ir.types import OpaqueType, OptionalType, SequenceType, TensorType, T
 
 
 class Symbols:
-    """One symbol for each dim_param of a model; unnamed dims get a symbol of their own."""
+    """One symbol for each dim_param of a model; unnamed dims get a symbol of their own.
 
-    def __init__(self, names: Names) -> None:
+    `fixed` gives symbols that turned out to be numbers; they are numbers from the start then.
+    """
+
+    def __init__(self, names: Names, fixed: Mapping[str, int]) -> None:
         self._names = names
+        self._fixed = fixed
         self._by_param: dict[str, DimLike] = {}
 
     def bind(self, param: str, size: int) -> None:
@@ -30,13 +35,17 @@ class Symbols:
     def of(self, param: str) -> DimLike:
         """Return the dimension for the dim_param `param`; "", "_" and "?" name nothing."""
         if not param.strip("_?*-. "):
-            return self._names.fresh_symbol("d")
+            return self._fresh("d")
         if param not in self._by_param:
             plain = "".join(c if c.isalnum() or c == "_" else "_" for c in param)
             if not plain.isidentifier():
                 plain = f"d_{plain}" if f"d_{plain}".isidentifier() else "d"
-            self._by_param[param] = self._names.fresh_symbol(plain)
+            self._by_param[param] = self._fresh(plain)
         return self._by_param[param]
+
+    def _fresh(self, hint: str) -> DimLike:
+        made = self._names.fresh_symbol(hint)
+        return self._fixed.get(str(made), made)
 
 
 def element_type(number: int) -> str:

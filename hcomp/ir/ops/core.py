@@ -22,8 +22,8 @@ class TypeRuleError(HcompError):
 class Infer:
     """What a typing rule sees: the input types, the attributes, and a source of new symbols.
 
-    `needs` collects what the rule cannot tell before run time, see `nonnegative`; most callers do
-    not ask for it.
+    `needs` collects what the rule cannot tell before run time, see `nonnegative`, and `equal` the sizes
+    that have to be equal, see `equal_sizes`; most callers do not ask for them.
     """
 
     op: str
@@ -31,6 +31,7 @@ class Infer:
     attrs: Mapping[str, Any]
     fresh: Callable[[str], Dim]
     needs: list[tuple[DimLike, str]] | None = None
+    equal: list[tuple[DimLike, DimLike]] | None = None
 
     def tensor(self, index: int) -> TensorType:
         """Return the type of input `index`, which must be a tensor."""
@@ -192,3 +193,15 @@ def nonnegative(context: Infer, dim: DimLike, problem: str) -> DimLike:
     if context.needs is not None and (low is None or low < 0):
         context.needs.append((dim, problem))
     return dim
+
+
+def equal_sizes(context: Infer, a: DimLike, b: DimLike, problem: str) -> DimLike:
+    """Return the size that `a` and `b` both are: the known one, if there is one.
+
+    Two known ones that differ are refused with `problem`; others are noted among the equal sizes.
+    """
+    if isinstance(a, int) and isinstance(b, int) and a != b:
+        raise context.error(problem)
+    if context.equal is not None and a != b:
+        context.equal.append((a, b))
+    return a if isinstance(a, int) else b

@@ -11,6 +11,7 @@ from hcomp.ir.ops.core import (
     ShapeRule,
     accumulated,
     broadcast_shapes,
+    equal_sizes,
     nonnegative,
     same,
 )
@@ -23,8 +24,7 @@ def _matmul(context: Infer) -> Shape:
     if not a or not b:
         raise context.error("operands must have at least one dimension")
     k_a, k_b = a[-1], b[-2] if len(b) > 1 else b[-1]
-    if isinstance(k_a, int) and isinstance(k_b, int) and k_a != k_b:
-        raise context.error(f"the inner sizes {k_a} and {k_b} differ")
+    equal_sizes(context, k_a, k_b, f"the inner sizes {k_a} and {k_b} differ")
     batch = broadcast_shapes(context, a[:-2], b[:-2])
     return batch + (a[-2:-1] if len(a) > 1 else ()) + (b[-1:] if len(b) > 1 else ())
 
@@ -57,8 +57,8 @@ def _conv(context: Infer) -> Shape:
         raise context.error(f"data of rank {len(x)} and weight of rank {len(w)} do not fit")
     groups, last = context.attrs["groups"], context.attrs["channels_last"]
     channels, sizes = x[-1 if last else 1], x[spatial_axes(context.attrs, len(x))]
-    if isinstance(channels, int) and isinstance(w[1], int) and channels != w[1] * groups:
-        raise context.error(f"{channels} channels, but the weight expects {w[1]} in each of {groups} groups")
+    problem = f"{channels} channels, but the weight expects {w[1]} in each of {groups} groups"
+    equal_sizes(context, channels, w[1] * groups, problem)
     spatial = tuple(window_size(context, sizes[i], w[i + 2], i, n) for i in range(n))
     return (x[0], *spatial, w[0]) if last else (x[0], w[0], *spatial)
 
@@ -67,6 +67,7 @@ def _conv_transpose(context: Infer) -> Shape:
     x, w, attrs = context.shape(0), context.shape(1), context.attrs
     n = len(x) - 2
     padding = attrs["padding"]
+    equal_sizes(context, x[1], w[0], f"{x[1]} channels, but the weight expects {w[0]}")
     spatial = tuple(
         nonnegative(
             context,
@@ -95,7 +96,8 @@ def _pool(context: Infer) -> Shape:
 def _recurrent(outputs: int) -> ShapeRule:
     def rule(context: Infer) -> list[Shape]:
         """X [T, B, I], weight [D, G*H, I]: Y [T, D, B, H], then the final states [D, B, H]."""
-        x, r = context.shape(0), context.shape(2)
+        x, w, r = context.shape(0), context.shape(1), context.shape(2)
+        equal_sizes(context, x[2], w[2], f"{x[2]} inputs a step, but the weight expects {w[2]}")
         states = [(r[0], x[1], r[2])] * (outputs - 1)
         return [(x[0], r[0], x[1], r[2]), *states]
 

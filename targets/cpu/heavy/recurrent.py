@@ -13,8 +13,9 @@ from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy.activations import Activation, resolve_activations
 from hcomp.targets.cpu.heavy.kernel import shape_of
 from hcomp.targets.cpu.heavy.matmul import Pack, emit_matmul
-from hcomp.targets.cpu.heavy.recurrent_loops import GATES, Cell, recurrent_function
-from hcomp.targets.cpu.schedule.nest import imm
+from hcomp.targets.cpu.heavy.recurrent_cell import Cell
+from hcomp.targets.cpu.heavy.recurrent_loops import recurrent_function
+from hcomp.targets.cpu.schedule.nest import as_int, imm, var
 
 Operand: TypeAlias = relax.Expr | np.ndarray
 _DEFAULTS = {"lstm": ("Sigmoid", "Tanh", "Tanh"), "gru": ("Sigmoid", "Tanh"), "rnn": ("Tanh",)}
@@ -165,7 +166,10 @@ def _emit(kind: str, attributes: Recurrence, inputs: _Inputs) -> tuple[relax.Exp
     results = [relax.TensorType([steps, *state], inputs.dtype)]
     results += [relax.TensorType(state, inputs.dtype)] * (2 if kind == "lstm" else 1)
     bb = inputs.bb
-    function = bb.add_func(recurrent_function(cells, inputs.cpu), f"{kind}_loops")
+    # A size that is not constant becomes a variable of the kernel's own.
+    own_steps = steps if as_int(steps) is not None else var("steps")
+    own_batch = batch if as_int(batch) is not None else var("batch")
+    function = bb.add_func(recurrent_function(cells, inputs.cpu, own_steps, own_batch), f"{kind}_loops")
     call = bb.emit(relax.call_tir(function, arguments, results))
     return tuple(bb.emit(relax.TupleGetItem(call, k)) for k in range(len(results)))
 
@@ -210,7 +214,7 @@ def _direction(
     bias, hidden_bias = _biases(cell, inputs, number)
     peepholes = _peepholes(cell, inputs, number)
     optional = [a for a in (bias, peepholes, hidden_bias) if a is not None]
-    own = [_projection(cell, inputs, number), _packed_recurrent(cell, inputs, number)]
+    own = [_projection(cell, inputs, number), *_packed_recurrent(cell, inputs, number)]
     return cell, own + optional
 
 
@@ -243,23 +247,25 @@ def _projection(cell: Cell, inputs: _Inputs, number: int) -> relax.Expr:
     return bb.emit(relax.op.matmul(inputs.x, bb.emit(relax.op.permute_dims(weight, [1, 0]))))
 
 
-def _packed_recurrent(cell: Cell, inputs: _Inputs, number: int) -> relax.Expr:
-    """Return the recurrent weight as [gates, panels, H, panel], padded with zeros."""
-    gates, hidden = GATES[cell.kind], cell.hidden
-    panel, panels = cell.panel(inputs.cpu), cell.panels(inputs.cpu)
-    extra = panel * panels - hidden
-    if isinstance(inputs.r, np.ndarray):
-        weight = inputs.r[number].reshape(gates, hidden, hidden)
-        padded = np.pad(weight, [(0, 0), (0, extra), (0, 0)])
-        split = padded.reshape(gates, panels, panel, hidden).transpose(0, 1, 3, 2)
-        return inputs.pack("recurrent", np.ascontiguousarray(split))
-    bb = inputs.bb
-    part = _part(inputs, inputs.r, number, "r")
-    part = bb.emit(relax.op.reshape(part, (gates, hidden, hidden)))
-    if extra:
-        part = bb.emit(relax.op.nn.pad(part, [0, 0, 0, extra, 0, 0]))
-    part = bb.emit(relax.op.reshape(part, (gates, panels, panel, hidden)))
-    return bb.emit(relax.op.permute_dims(part, [0, 1, 3, 2]))
+def _packed_recurrent(cell: Cell, inputs: _Inputs, number: int) -> list[relax.Expr]:
+    """Return the recurrent weight of each product as [panels, H, width], padded with zeros."""
+    bb, hidden, found = inputs.bb, cell.hidden, []
+    for gates in cell.products:
+        panels, width = cell.panels(gates, inputs.cpu)
+        rows = slice(gates.start * hidden, gates.stop * hidden)
+        extra = panels * width - len(gates) * hidden
+        if isinstance(inputs.r, np.ndarray):
+            padded = np.pad(inputs.r[number][rows], [(0, extra), (0, 0)])
+            split = padded.reshape(panels, width, hidden).transpose(0, 2, 1)
+            found.append(inputs.pack("recurrent", np.ascontiguousarray(split)))
+            continue
+        part = _part(inputs, inputs.r, number, "r")
+        part = bb.emit(relax.op.strided_slice(part, [0], [rows.start], [rows.stop]))
+        if extra:
+            part = bb.emit(relax.op.nn.pad(part, [0, extra, 0, 0]))
+        part = bb.emit(relax.op.reshape(part, (panels, width, hidden)))
+        found.append(bb.emit(relax.op.permute_dims(part, [0, 2, 1])))
+    return found
 
 
 def _biases(cell: Cell, inputs: _Inputs, number: int) -> tuple[relax.Expr | None, relax.Expr | None]:
