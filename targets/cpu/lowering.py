@@ -19,6 +19,7 @@ from hcomp.ir.graph import Node
 from hcomp.ir.types import TensorType
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import emit_conv, emit_matmul
+from hcomp.targets.cpu.heavy.matmul_int8 import emit_matmul_int8
 from hcomp.targets.cpu.heavy.pool import pool_body
 from hcomp.targets.cpu.heavy.recurrent_rules import recurrent_rules
 
@@ -30,16 +31,18 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
 
     def matmul(lowering: Lowering, node: Node) -> Any:
         weight = _constant_weight(lowering, node)
-        if weight is None or weight.ndim != 2 or 0 in weight.shape or weight.shape[1] == 1:
+        chosen = weight if weight is not None else _constant_bytes(lowering, node)
+        if chosen is None or chosen.ndim != 2 or 0 in chosen.shape or chosen.shape[1] == 1:
             return LOWER["matmul"](lowering, node)
-        found = emit_matmul(
+        emit = emit_matmul if weight is not None else emit_matmul_int8
+        found = emit(
             lowering.builder,
             lowering.expr(node.inputs[0]),
-            np.asarray(weight),
+            np.asarray(chosen),
             _packer(lowering, node.inputs[1]),
             features,
         )
-        return _checked(lowering, node, found, -1, weight.shape[0])
+        return _checked(lowering, node, found, -1, chosen.shape[0])
 
     def conv(lowering: Lowering, node: Node) -> Any:
         weight = _constant_weight(lowering, node)
@@ -102,6 +105,14 @@ def _constant_weight(lowering: Lowering, node: Node) -> NDArray[np.generic] | No
     if weight is None or any(t.dtype != FLOAT32 for t in types):
         return None
     return weight if weight.dtype == np.float32 else None
+
+
+def _constant_bytes(lowering: Lowering, node: Node) -> NDArray[np.generic] | None:
+    """Return the weight (input 1) where it is constant and the product is one of bytes, summed in int32."""
+    weight = lowering.array(node.inputs[1])
+    if weight is None or weight.dtype not in (np.int8, np.uint8) or _output(node).dtype != "int32":
+        return None
+    return weight if lowering.type(node.inputs[0]).dtype in ("int8", "uint8") else None
 
 
 def _output(node: Node) -> TensorType:

@@ -1,7 +1,8 @@
 """Exact integer matrix product with a constant 8-bit weight, by pairs of 16-bit products.
 
-Both factors are widened to int16 and taken in pairs along K; x86's `vpmaddwd` multiplies sixteen pairs'
-elements and adds neighbours into eight int32 sums. No step can saturate, unlike with 8-bit pairs.
+Both factors are widened to int16 (the weight as it is loaded: reading it bounds a product of few rows) and
+taken in pairs along K; x86's `vpmaddwd` multiplies sixteen pairs' elements and adds neighbours into
+eight int32 sums. No step can saturate, unlike with 8-bit pairs.
 """
 
 from __future__ import annotations
@@ -66,34 +67,34 @@ def emit_matmul_int8(
         return bb.emit(relax.op.matmul(wide, pack("weight", weight.astype("int32"))))
     *leading, _ = shape_of(x)
     packed = pack("pairs", pack_pairs(weight))
-    func = _Loops(len(leading), depth, width, str(x.ty.dtype), leading).function()
+    func = _Loops(weight, str(x.ty.dtype), leading).function()
     function = bb.add_func(func, "matmul_int8")
     result = relax.TensorType([*leading, width], "int32")
     return bb.emit(relax.call_tir(function, [x, packed], result))
 
 
 def pack_pairs(weight: np.ndarray) -> np.ndarray:
-    """Return [K, N] as int16 [ceil(N / 16)][ceil(K / 2)][16 * 2]: columns, then the pair along K."""
+    """Return [K, N] as [ceil(N / 16)][ceil(K / 2)][16 * 2]: columns, then the pair along K."""
     depth, width = weight.shape
     panels, pairs = -(-width // COLUMNS), -(-depth // 2)
-    padded = np.zeros((pairs * 2, panels * COLUMNS), np.int16)
+    padded = np.zeros((pairs * 2, panels * COLUMNS), weight.dtype)
     padded[:depth, :width] = weight
     split = padded.reshape(pairs, 2, panels, COLUMNS).transpose(2, 0, 3, 1)
     return np.ascontiguousarray(split.reshape(panels, pairs, COLUMNS * 2))
 
 
 class _Loops:
-    def __init__(self, rank: int, depth: int, width: int, dtype: str, leading: list[Expr]) -> None:
-        self.depth, self.width = depth, width
+    def __init__(self, weight: np.ndarray, dtype: str, leading: list[Expr]) -> None:
+        self.depth, self.width = weight.shape
+        depth, width = weight.shape
         self.pairs, self.panels = -(-depth // 2), -(-width // COLUMNS)
         sizes = [
             imm(known) if (known := as_int(size)) is not None else tirx.Var(f"s{k}", "int64")
             for k, size in enumerate(leading)
         ]
-        assert len(sizes) == rank
         self.rows = simple(product(sizes))
         self.x = buffer("x", [*sizes, depth], dtype)
-        self.weight = buffer("weight", [self.panels, self.pairs, COLUMNS * 2], "int16")
+        self.weight = buffer("weight", [self.panels, self.pairs, COLUMNS * 2], str(weight.dtype))
         self.y = buffer("y", [*sizes, width], "int32")
 
     def function(self) -> tirx.PrimFunc:
@@ -160,7 +161,7 @@ class _Loops:
             for r, v in spots:
                 scalar = load(memory, (first + imm(r)) * imm(self.pairs) + k)
                 a = tirx.reinterpret("int16x16", spread(scalar, LANES))
-                b = load_vector(self.weight, 2 * LANES, panel, k, v * 2 * LANES)
+                b = tirx.Cast("int16x16", load_vector(self.weight, 2 * LANES, panel, k, v * 2 * LANES))
                 dot = tirx.call_llvm_pure_intrin("int32x8", _PAIR_PRODUCT, a, b)
                 total = load_vector(sums[r], LANES, v * LANES) + dot
                 body.append(store_vector(sums[r], LANES, total, v * LANES))
