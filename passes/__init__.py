@@ -7,6 +7,7 @@ from hcomp.passes.drop_dead import DROP_DEAD
 from hcomp.passes.fold_batch_norm import FOLD_BATCH_NORM
 from hcomp.passes.fold_constants import FOLD_CONSTANTS
 from hcomp.passes.inline_branches import INLINE_BRANCHES
+from hcomp.passes.loop_invariants import LOOP_INVARIANTS
 from hcomp.passes.merge_duplicates import MERGE_DUPLICATES
 from hcomp.passes.sink_constants import SINK_CONSTANTS
 
@@ -14,6 +15,8 @@ SIMPLIFY = repeat(
     "simplify",
     # First: what it removes nobody has to evaluate.
     DROP_DEAD,
+    # Captured constants are sunk next.
+    LOOP_INVARIANTS,
     # So that bodies are folded too.
     SINK_CONSTANTS,
     # Before the rules that look for constants.
@@ -35,6 +38,7 @@ PASSES: dict[str, Pass] = {
         FOLD_BATCH_NORM,
         FOLD_CONSTANTS,
         INLINE_BRANCHES,
+        LOOP_INVARIANTS,
         MERGE_DUPLICATES,
         SIMPLIFY,
         SINK_CONSTANTS,
