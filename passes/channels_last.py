@@ -298,6 +298,7 @@ _RULES: Mapping[str, Callable[[_Layout, Node, Editor], Sequence[str] | None]] = 
     **dict.fromkeys(("sum", "mean", "prod", "max", "min", "argmax", "argmin"), _Layout.reduce),
     **dict.fromkeys(("reshape", "expand_dims", "squeeze"), _Layout.view),
     "concat": _Layout.concat,
+    "require": _Layout.elementwise,
     "permute_dims": _Layout.permute,
     "take": _Layout.take,
 }

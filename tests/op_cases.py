@@ -143,6 +143,11 @@ SHAPE: dict[str, list[Case]] = {
         case(t("int64", N, 1), axis=(-1,)),
         case(t("bool", 1, 1), axis=None),
     ],
+    "require": [
+        case(F32, least=N - 1, problem="{N} is too small"),
+        case(BF16, least=3 * M, problem=""),
+        case(t("int64"), least=0, problem=""),
+    ],
     "broadcast_to": [
         case(t("float32", M), shape=(N, M)),
         case(t("int64", 1, M), shape=(N, 2, M)),

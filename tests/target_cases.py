@@ -156,6 +156,7 @@ MOVES = [
     Case("permute_dims", (Operand("N, 3, 4"),), {"axes": (2, 0, 1)}, ALL),
     Case("expand_dims", (Operand("N, 3"),), {"axis": (0, -1)}, ALL),
     Case("squeeze", (Operand("1, N, 1"),), {"axis": (0, -1)}, ALL),
+    Case("require", (Operand("N, 3"),), {"least": d("N - 1"), "problem": "{N} is too small"}, ALL),
     Case("broadcast_to", (Operand("N, 1"),), {"shape": (2, d("N"), 3)}, ALL),
     Case("broadcast_to", (Operand("M, 3"),), {"shape": (d("N"), 3)}, ("float32",)),
     Case("concat", (Operand("N, 3"), Operand("K, 3"), Operand("2, 3")), {"axis": 0}, ALL),

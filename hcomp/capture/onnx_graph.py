@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto
 
@@ -13,7 +15,7 @@ from hcomp.capture.check_node import check_node, check_sizes
 from hcomp.capture.context import NodeContext, Refused, RunTime
 from hcomp.capture.extern import ExternContext, emit_extern
 from hcomp.capture.onnx_types import Symbols, to_array, value_type
-from hcomp.dims import symbols_of
+from hcomp.dims import Dim, symbols_of
 from hcomp.errors import CaptureError, HcompError
 from hcomp.ir.builder import GraphBuilder, Names
 from hcomp.ir.fixed_sizes import fixed_sizes
@@ -24,8 +26,28 @@ from hcomp.ir.types import TensorType, Type, type_symbols
 logger = logging.getLogger(__name__)
 
 
+Pending: TypeAlias = tuple[int, NodeProto]
+"""A node that is still to be converted, and its place in its graph."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Whether a condition about sizes holds; `problem` says why the model needs that, "" where it is sure."""
+
+    truth: bool
+    problem: str = ""
+
+
 class Scope:
-    """One ONNX graph being converted: its builder, its names, and the scope around it."""
+    """One ONNX graph being converted: its builder, its names, and the scope around it.
+
+    Attributes:
+        captures: for a subgraph, value of the scope around it -> the input that carries it in.
+        rest: the nodes that are still to be converted.
+        results: the names of the graph's outputs.
+        facts: what is known here of conditions about sizes, in the scopes around it apart.
+        forks: how many branches around this one hold what follows them.
+    """
 
     def __init__(
         self,
@@ -40,7 +62,10 @@ class Scope:
         self.parent = parent
         self.values: dict[str, str] = {"": ""}
         self.captures: dict[str, str] = {}
-        """For a subgraph: value of the scope around it -> the input that carries it in."""
+        self.rest: deque[Pending] = deque()
+        self.results: tuple[str, ...] = ()
+        self.facts: dict[Dim, Fact] = {}
+        self.forks: int = parent.forks if parent is not None else 0
 
     def find(self, name: str) -> str:
         """Return the value that an ONNX name stands for, captured from outside where needed.
@@ -93,6 +118,12 @@ class Scope:
             source = self.parent.builder.introduces(symbol)
         if source is not None:
             self.carry_in(source)
+
+    def fact(self, condition: Dim | None) -> Fact | None:
+        """Return what is known of a condition about sizes, here or in a scope around."""
+        if condition is None or condition in self.facts:
+            return self.facts[condition] if condition is not None else None
+        return self.parent.fact(condition) if self.parent is not None else None
 
     def visible(self, symbol: str) -> bool:
         """Say whether a symbol has a source in this scope or one around it."""
@@ -203,7 +234,15 @@ def convert_body(scope: Scope, graph: GraphProto) -> None:
         scope.values[tensor.name] = scope.builder.constant(to_array(tensor), tensor.name)
     if graph.sparse_initializer:
         raise CaptureError("sparse initializers must be made dense before the graph is converted")
-    for index, node in enumerate(graph.node):
+    scope.results = tuple(o.name for o in graph.output)
+    convert_nodes(scope, enumerate(graph.node))
+
+
+def convert_nodes(scope: Scope, nodes: Iterable[Pending]) -> None:
+    """Convert nodes in their order; a converter may take some of those that follow (`Scope.rest`)."""
+    scope.rest = deque(nodes)
+    while scope.rest:
+        index, node = scope.rest.popleft()
         origin = Origin(_node_name(node, index), node.op_type, "" if node.domain == "ai.onnx" else node.domain)
         with scope.builder.at(origin):
             _convert_node(scope, node, origin)
@@ -274,13 +313,19 @@ def _call_converter(context: NodeContext, origin: Origin) -> str | Sequence[str]
     return outputs
 
 
-def convert_subgraph(parent: Scope, graph: GraphProto, inputs: Sequence[tuple[str, Type]]) -> tuple[Scope, list[str]]:
-    """Convert a subgraph whose formal inputs have the given ONNX names and types.
+def convert_subgraph(
+    parent: Scope,
+    graph: GraphProto,
+    inputs: Sequence[tuple[str, Type]],
+    facts: Mapping[Dim, Fact] | None = None,
+) -> tuple[Scope, list[str]]:
+    """Convert a subgraph whose formal inputs have the given ONNX names and types; `facts` hold inside.
 
     Returns the subgraph's scope (its `captures` grow as it is finished) and its outputs' values.
     """
     builder = GraphBuilder(graph.name or "body", parent.builder.names)
     scope = Scope(parent.model, builder, parent.symbols, parent)
+    scope.facts.update(facts or {})
     for name, formal in inputs:
         scope.values[name] = builder.input(name, formal)
     convert_body(scope, graph)

@@ -19,7 +19,7 @@ from hcomp.dims import DimLike, symbol
 from hcomp.errors import CodegenError
 from hcomp.ir.graph import Graph, Node
 
-VIEWS = ("reshape", "expand_dims", "squeeze")
+VIEWS = ("reshape", "expand_dims", "squeeze", "require")
 """Operators whose result shares its input's memory."""
 
 

@@ -1,7 +1,8 @@
 """Evaluating shape arithmetic on dimension expressions, for values that are sizes.
 
-A known value is a numpy object array whose items are ints and Dims. An operator is evaluated
-only where the answer is the same for all sizes: `Equal(N, -1)` is false, `Equal(N, 1)` is unknown.
+A known value is a numpy object array whose items are ints and Dims. A comparison whose answer is
+the same for all sizes is a number: `Equal(N, -1)` is 0. Else it is a dimension that is 0 or 1:
+`Equal(N, 1)` is `1 - min(1, max(0, N - 1, 1 - N))`. Where a number is needed the result is unknown then.
 """
 
 from __future__ import annotations
@@ -130,19 +131,19 @@ def _sign_of(difference: Any) -> int:
     return found
 
 
-def _equal(a: Any, b: Any) -> int:
-    difference = a - b
-    found = sign(difference)
-    if found is None:
-        raise Undecided
-    return int(found == 0)
+def _differs(a: Any, b: Any) -> Any:
+    """Return 1 where the two differ, else 0."""
+    found = sign(a - b)
+    return dim_min(1, dim_max(0, a - b, b - a)) if found is None else int(found != 0)
 
 
-def _less_equal(a: Any, b: Any) -> int:
+def _less_equal(a: Any, b: Any) -> Any:
+    """Return 1 where `a` is at most `b`, else 0."""
     low = lower_bound(b - a)
     if low is not None and low >= 0:
         return 1
-    return int(_sign_of(b - a) >= 0)
+    found = sign(b - a)
+    return dim_max(0, dim_min(1, b - a + 1)) if found is None else int(found >= 0)
 
 
 def _divide(a: Any, b: Any) -> Any:
@@ -165,7 +166,7 @@ def _cast(attrs: Mapping[str, Any], x: Known) -> Known | None:
     if attrs["dtype"] in ("int64", "int32", *FLOATS):
         return x
     if attrs["dtype"] == "bool":
-        return _elementwise(lambda v: int(_sign_of(v) != 0))(attrs, x)
+        return _elementwise(lambda v: _differs(v, 0))(attrs, x)
     return None
 
 
@@ -224,15 +225,15 @@ RULES: dict[str, Callable[..., Known | None]] = {
     "round": lambda attrs, x: x,
     "trunc": lambda attrs, x: x,
     "abs": _elementwise(lambda a: dim_max(a, -a)),
-    "equal": _elementwise(_equal),
-    "not_equal": _elementwise(lambda a, b: 1 - _equal(a, b)),
+    "equal": _elementwise(lambda a, b: 1 - _differs(a, b)),
+    "not_equal": _elementwise(_differs),
     "less": _elementwise(lambda a, b: 1 - _less_equal(b, a)),
     "less_equal": _elementwise(_less_equal),
     "greater": _elementwise(lambda a, b: 1 - _less_equal(a, b)),
     "greater_equal": _elementwise(lambda a, b: _less_equal(b, a)),
-    "logical_not": _elementwise(lambda a: int(not a)),
-    "logical_and": _elementwise(lambda a, b: int(bool(a) and bool(b))),
-    "logical_or": _elementwise(lambda a, b: int(bool(a) or bool(b))),
+    "logical_not": _elementwise(lambda a: 1 - a),
+    "logical_and": _elementwise(dim_min),
+    "logical_or": _elementwise(dim_max),
     "where": _elementwise(_where),
     "cast": _cast,
     "reshape": lambda attrs, x: x.reshape(_shape_of(attrs)),

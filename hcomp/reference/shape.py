@@ -36,6 +36,17 @@ def squeeze(x: Array, *, axis: Ints | int | None) -> Array:
     return np.squeeze(x, tuple(axis) if isinstance(axis, Sequence) else axis)
 
 
+def require(x: Array, *, least: int, problem: str) -> Array:
+    """Return `x`.
+
+    Raises:
+        ValueError: `least` is below zero.
+    """
+    if least < 0:
+        raise ValueError(problem.replace("{", "").replace("}", ""))
+    return x
+
+
 def broadcast_to(x: Array, *, shape: Ints) -> Array:
     """Return `x` repeated to `shape`; a read-only view."""
     return np.broadcast_to(x, tuple(shape))
@@ -168,6 +179,7 @@ TABLE: dict[str, Function] = quiet_table(
         "permute_dims": permute_dims,
         "expand_dims": expand_dims,
         "squeeze": squeeze,
+        "require": require,
         "broadcast_to": broadcast_to,
         "concat": concat,
         "split": split,

@@ -160,4 +160,20 @@ def _then_free(action: Action, dead: list[int]) -> Action:
 
 
 def _is_read_by_kernels(program: Program, name: str) -> bool:
-    return any(isinstance(s, Launch) and s.executor == "vm" and name in s.inputs for s in program.steps)
+    """Say whether generated code reads the input `name`, be it inside of a branch or a loop."""
+    return any(
+        _reads(step, place) for step in program.steps for place, given in enumerate(step.inputs) if given == name
+    )
+
+
+def _reads(step: Step, place: int) -> bool:
+    """Say whether generated code reads the step's input number `place`."""
+    match step:
+        case Launch():
+            return step.executor == "vm"
+        case If():  # the condition is the first, and no input of the branches
+            branches = (step.then_program, step.else_program) if place else ()
+            return any(_is_read_by_kernels(branch, branch.inputs[place - 1]) for branch in branches)
+        case Loop():  # the body has its own number and condition
+            return place > 1 and _is_read_by_kernels(step.body, step.body.inputs[place])
+    return False

@@ -7,6 +7,7 @@ from hcomp.capture.onnx_ops.cast import CAST
 from hcomp.capture.onnx_ops.contrib_norm import STANDARD_NORM
 from hcomp.capture.onnx_ops.contrib_table import CONTRIB
 from hcomp.capture.onnx_ops.control import CONTROL
+from hcomp.capture.onnx_ops.control_if import BRANCHES
 from hcomp.capture.onnx_ops.control_scan import SCANS
 from hcomp.capture.onnx_ops.conv import CONV
 from hcomp.capture.onnx_ops.creation import CREATION
@@ -43,6 +44,7 @@ _STANDARD = (
     CAST,
     STANDARD_NORM,
     CONTROL,
+    BRANCHES,
     SCANS,
     SEQUENCE,
     CONV,

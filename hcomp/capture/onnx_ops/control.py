@@ -1,4 +1,4 @@
-"""If, Loop and Scan: subgraphs become closed graphs, types of carried values are found by iteration."""
+"""Loop, and what control flow shares: subgraphs become closed graphs, types of carried values settle."""
 
 from __future__ import annotations
 
@@ -18,36 +18,6 @@ Convert: TypeAlias = Callable[[list[Type]], tuple[Scope, list[str]]]
 
 MAX_ROUNDS = 8
 """Types only get looser, each dim once, so a loop's types settle in a few rounds."""
-
-
-def _if(c: NodeContext) -> Sequence[str]:
-    branches: dict[str, GraphProto] = {
-        "then": c.required("then_branch"), "else": c.required("else_branch")
-    }  # fmt: skip
-    condition = c.const(0)
-    if condition is not None and condition.size == 1:
-        taken = branches["then" if bool(condition.reshape(())) else "else"]
-        return _inline(c, taken)
-    scopes = {name: convert_subgraph(c.scope, graph, ()) for name, graph in branches.items()}
-    return _emit_if(c, c.input(0), scopes)
-
-
-def _inline(c: NodeContext, graph: GraphProto) -> Sequence[str]:
-    """Convert a branch that is always taken into the surrounding graph."""
-    from hcomp.capture.onnx_graph import convert_body
-
-    inner = Scope(c.scope.model, c.b, c.scope.symbols, c.scope.parent)
-    inner.values = dict(c.scope.values)
-    inner.captures = c.scope.captures
-    convert_body(inner, graph)
-    return [inner.find(o.name) for o in graph.output]
-
-
-def _emit_if(c: NodeContext, condition: str, scopes: dict[str, tuple[Scope, list[str]]]) -> Sequence[str]:
-    then_types, else_types = ([scope.builder.types[o] for o in outputs] for scope, outputs in scopes.values())
-    types = [_join(c, a, b) for a, b in zip(then_types, else_types, strict=True)]
-    graphs, captures = close(scopes)
-    return c.b.emit_typed("if", (condition, *captures), types, graphs=graphs)
 
 
 def close(scopes: dict[str, tuple[Scope, list[str]]]) -> tuple[dict[str, Graph], tuple[str, ...]]:
@@ -72,7 +42,7 @@ def _order_inputs(graph: Graph, captured: Sequence[str]) -> Graph:
     return Graph(graph.name, (*own, *(by_name[n] for n in captured)), graph.constants, graph.nodes, graph.outputs)
 
 
-def _join(c: NodeContext, a: Type, b: Type) -> Type:
+def join(c: NodeContext, a: Type, b: Type) -> Type:
     """Return the type that covers both: dims that differ, or that only a body knows, become new symbols."""
     match a, b:
         case TensorType(), TensorType():
@@ -82,13 +52,13 @@ def _join(c: NodeContext, a: Type, b: Type) -> Type:
                 return TensorType(a.dtype, None)
             return TensorType(a.dtype, tuple(_join_dim(c, x, y) for x, y in zip(a.shape, b.shape, strict=True)))
         case SequenceType(element=x), SequenceType(element=y):
-            return SequenceType(_join(c, x, y))
+            return SequenceType(join(c, x, y))
         case OptionalType(element=x), OptionalType(element=y):
-            return OptionalType(_join(c, x, y))
+            return OptionalType(join(c, x, y))
         case OptionalType(element=element), _:
-            return OptionalType(_join(c, element, b))
+            return OptionalType(join(c, element, b))
         case _, OptionalType(element=element):
-            return OptionalType(_join(c, a, element))
+            return OptionalType(join(c, a, element))
     if a == b and isinstance(a, OpaqueType):
         return a
     raise c.refuse(f"its branches give values of the types {a} and {b}")
@@ -149,7 +119,7 @@ def emit_loop(
     count = len(carried)
     inner = [scope.builder.types[o] for o in outputs]
     scan_types = [_stack(c, t, trips) for t in inner[1 + count :]]
-    final = [_join(c, c.b.types[v], t) for v, t in zip(carried, inner[1 : 1 + count], strict=True)]
+    final = [join(c, c.b.types[v], t) for v, t in zip(carried, inner[1 : 1 + count], strict=True)]
     graphs, captures = close({"body": body})
     return c.b.emit_typed(
         "loop", (*first, *carried, *captures), [*final, *scan_types],
@@ -209,4 +179,4 @@ def _stack(c: NodeContext, element: Type, trips: DimLike) -> Type:
     return TensorType(element.dtype, (trips, *(_join_dim(c, d, d) for d in element.shape)))
 
 
-CONTROL: dict[str, Converter] = {"If": _if, "Loop": _loop}
+CONTROL: dict[str, Converter] = {"Loop": _loop}

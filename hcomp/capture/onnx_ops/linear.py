@@ -16,6 +16,9 @@ def _gemm(c: NodeContext) -> str:
     alpha, beta = c.attr("alpha", 1.0), c.attr("beta", 1.0)
     c.ignore("broadcast")  # before opset 7; the addition broadcasts in any case
     a, b = c.input(0), c.input(1)
+    for operand in (a, b):
+        if c.ranked(operand) and c.rank(operand) != 2:
+            raise c.refuse(f"its operand {operand} has {c.rank(operand)} dimensions, not 2")
     if c.attr("transA", 0):
         a = c.emit("permute_dims", a, axes=(1, 0))
     if c.attr("transB", 0):

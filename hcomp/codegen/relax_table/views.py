@@ -55,4 +55,4 @@ def _product(shape: Shape) -> DimLike:
     return total
 
 
-RULES: dict[str, Rule] = dict.fromkeys(("reshape", "expand_dims", "squeeze"), _view)
+RULES: dict[str, Rule] = dict.fromkeys(("reshape", "expand_dims", "squeeze", "require"), _view)

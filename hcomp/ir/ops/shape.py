@@ -138,11 +138,18 @@ def _something_to_repeat(context: Infer, axis: int, size: DimLike, before: DimLi
         nonnegative(context, dim_max(left - 1, -added), problem)
 
 
+def _require(context: Infer) -> Shape:
+    nonnegative(context, context.attrs["least"], context.attrs["problem"])
+    return context.shape(0)
+
+
 SHAPE: tuple[Op, ...] = (
     Op("reshape", same, _reshape, {"shape": REQUIRED}, "view", spelled=True),
     Op("permute_dims", same, _permute, {"axes": REQUIRED}, "move"),
     Op("expand_dims", same, _expand_dims, {"axis": REQUIRED}, "view"),
     Op("squeeze", same, _squeeze, {"axis": REQUIRED}, "view"),
+    # The input as it is, where the dimension `least` is not below zero; else the error `problem`.
+    Op("require", same, _require, {"least": REQUIRED, "problem": REQUIRED}, "view"),
     Op("broadcast_to", same, _broadcast_to, {"shape": REQUIRED}, "move", spelled=True),
     Op("concat", common, _concat, {"axis": REQUIRED}, "move"),
     Op("split", lambda c: (c.dtype(0),) * len(c.attrs["sizes"]), _split, {"sizes": REQUIRED, "axis": 0}, "move"),
