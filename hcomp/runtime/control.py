@@ -10,7 +10,7 @@ from hcomp.artifact.program import Loop
 from hcomp.artifact.types import TensorType, ValueType
 from hcomp.dtypes import numpy_dtype
 from hcomp.errors import RunError
-from hcomp.runtime.values import aligned_empty, to_array
+from hcomp.runtime.values import aligned_empty, aligned_number, to_array
 
 Action = Callable[[list[object]], None]
 Run = Callable[[Sequence[object]], list[object]]
@@ -42,10 +42,12 @@ def loop_step(step: Loop, body: Run, inputs: list[int], outputs: list[int]) -> A
         state = [slots[i] for i in carried]
         outer = [slots[i] for i in captured]
         scans: list[list[object]] = [[] for _ in scan_types]
+        # Whenever the body starts, the condition is true: one tensor serves all trips.
+        true = aligned_number(np.dtype(bool), 1)
         done = 0
         while going and (limit is None or done < limit):
-            results = body([np.array(done, np.int64), np.array(going), *state, *outer])
-            going = _truth(results[0])
+            results = body([aligned_number(np.dtype(np.int64), done), true, *state, *outer])
+            going = results[0] is true or _truth(results[0])
             state = results[1 : 1 + len(state)]
             for scan, value in zip(scans, results[1 + len(state) :], strict=True):
                 scan.append(value)

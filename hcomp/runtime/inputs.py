@@ -33,8 +33,10 @@ from hcomp.runtime.values import ALIGNMENT, address, aligned_copy, to_array, to_
 Shape = tuple[int, ...]
 
 MAX_KNOWN_SHAPES = 4096
-MAX_SPARE_BYTES = 1 << 16
+MAX_SPARE_BYTES = 1 << 22
+SMALL_SPARE_BYTES = 1 << 16
 MAX_SPARES = 8
+"""Of small buffers for one input; of larger ones a single one is kept."""
 
 MISALIGNED = ALIGNMENT - 1
 
@@ -213,7 +215,8 @@ def _fit_for_kernels(row: Row, array: np.ndarray, borrowed: Borrowed) -> Tensor:
         return to_tensor(array)
     if array.nbytes > MAX_SPARE_BYTES:
         return aligned_copy(array)
-    # Small arrays from numpy are aligned to 16 only: a buffer that is kept saves 2 us a call.
+    # Arrays from numpy are aligned to 16 only: a buffer that is kept saves 2 us a call, and the page
+    # faults of fresh memory where it is large.
     if (spare := staged(array, row.spares)) is None:
         tensor = aligned_copy(array)
         spare = (np.from_dlpack(tensor), tensor)
@@ -236,7 +239,7 @@ def staged(array: np.ndarray, spares: list[Spare]) -> Spare | None:
 def give_back(borrowed: Borrowed) -> None:
     """Return the staging buffers of a run that is over."""
     for spares, spare in borrowed:
-        if len(spares) < MAX_SPARES:
+        if len(spares) < (MAX_SPARES if spare[0].nbytes <= SMALL_SPARE_BYTES else 1):
             spares.append(spare)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm_ffi import Tensor
+from tvm_ffi import Array, Tensor, get_global_func
 
 from hcomp.artifact.program import Constant, Launch
 from hcomp.artifact.types import TensorType
@@ -19,6 +19,8 @@ from hcomp.runtime.vm import KernelRegion, vm_region
 
 Action = Callable[[list[object]], None]
 Symbols = list[tuple[int, int]]
+
+_array_item: Callable[[Any, int], object] = get_global_func("ffi.ArrayGetItem")
 
 
 def launch_step(
@@ -115,6 +117,11 @@ def _spread(step: Launch, results: Sequence[Any], slots: list[object], outputs: 
     if isinstance(results, Tensor) or len(results) != len(outputs):
         found = 1 if isinstance(results, Tensor) else len(results)
         raise RunError(f"region {step.region} returned {found} values, the artifact says {len(outputs)}")
+    if isinstance(results, Array):
+        # Iterating over TVM's array takes 4 us an element, this 1.
+        for k, i in enumerate(outputs):
+            slots[i] = _array_item(results, k)
+        return
     for i, value in zip(outputs, results, strict=True):
         slots[i] = value
 

@@ -142,6 +142,15 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+def aligned_number(dtype: np.dtype, value: int) -> Tensor:
+    """Return a fresh tensor of no dimensions."""
+    raw = np.empty(2 * ALIGNMENT, np.uint8)
+    start = -int(raw.__array_interface__["data"][0]) % ALIGNMENT
+    number = raw[start : start + dtype.itemsize].view(dtype).reshape(())
+    number[...] = value
+    return from_dlpack(number)
+
+
 def value_bytes(value: object) -> int:
     """Return the bytes of a value's data; of texts and other objects, 0."""
     if isinstance(value, Tensor):
