@@ -69,11 +69,44 @@ def emit_contraction(found: Contraction, epilogue: Epilogue, cpu: CpuFeatures) -
     rows, budget = static_rows(found), cpu.registers * 3 // 4
     full = max(1, budget // 2)
     if rows is not None:
-        tile_rows = min(rows, full)
+        tile_rows = _tile_rows(rows, full)
         return _with_column_guard(found, epilogue, cpu, _tile(found, tile_rows, lanes, budget))
-    many = _with_column_guard(found, epilogue, cpu, _tile(found, full, lanes, budget))
-    few = _with_column_guard(found, epilogue, cpu, _tile(found, 1, lanes, budget))
-    return tirx.IfThenElse(found.row_count >= imm(full), many, few)
+    return _symbolic_rows(found, epilogue, cpu, [full, max(1, full * 2 // 3), 1])
+
+
+def _symbolic_rows(found: Contraction, epilogue: Epilogue, cpu: CpuFeatures, choices: list[int]) -> Stmt:
+    """Return variants for tiles of `choices` rows, largest first; a run takes the cheapest that its rows fill."""
+    budget, lanes = cpu.registers * 3 // 4, cpu.lanes(_DTYPE_BYTES[found.accumulator])
+    count = found.row_count
+
+    def variant(rows: int) -> Stmt:
+        return _with_column_guard(found, epilogue, cpu, _tile(found, rows, lanes, budget))
+
+    def work(rows: int) -> Expr:
+        return ceil_div(count, rows) * imm(_tile_work(rows))
+
+    *larger, last = dict.fromkeys(choices)
+    chosen = variant(last)
+    for place, rows in reversed(list(enumerate(larger))):
+        fits = count >= imm(rows)
+        if place + 1 < len(larger):
+            fits = tirx.And(fits, work(rows) <= work(larger[place + 1]))
+        chosen = tirx.IfThenElse(fits, variant(rows), chosen)
+    return chosen
+
+
+def _tile_work(rows: int) -> int:
+    """Return what a tile of `rows` costs beside one of other rows: each row, and about half a row for the tile."""
+    return 2 * rows + 1
+
+
+def _tile_rows(rows: int, most: int) -> int:
+    """Return the rows of a tile that waste least on the last one, which starts early and does some twice.
+
+    Down to two thirds of the registers still hide the latency of the multiply-add.
+    """
+    choices = range(max(1, most * 2 // 3), most + 1)
+    return min(rows, min(choices, key=lambda r: (-(-rows // r) * _tile_work(r), -r)))
 
 
 def _tile(found: Contraction, rows: int, lanes: int, budget: int) -> Tile:
