@@ -205,3 +205,30 @@ def test_requirements_of_every_kind(op: str, joined: str) -> None:
     assert "if" not in [n.op for n in capture_model(made).graph.walk()]
     feeds = [{"x": x(2, t), "v": np.zeros(k, np.float32)} for t in (1, 2, 3) for k in (1, 2, 3)]
     check(made, *feeds, devices=["cpu"])
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_the_short_way_gives_what_the_general_way_gives(divided: bool) -> None:
+    """Several outputs, inputs in another order than the region's, a number given as [1], any alignment."""
+    nodes = [node("Equal", ["k", "two"], ["c"])]
+    if divided:
+        then, other = branch("t", node("Sin", ["x"], ["a"])), branch("e", node("Exp", ["x"], ["b"]))
+        nodes += [node("If", ["c"], ["y"], then_branch=then, else_branch=other)]
+    else:
+        nodes += [node("Where", ["c", "v", "x"], ["y"])]
+    nodes += [node("Neg", ["y"], ["z"]), node("ReduceSum", ["v"], ["s"], keepdims=0), node("Cast", ["k"], ["f"], to=F)]
+    given = [info("k", INT, []), info("v", F, ["n", 3, "t"]), info("x", F, ["n", 3, "t"])]
+    session = hcomp.compile(model(nodes, ["z", "f", "s"], given)).session
+    assert session._fast is not None
+    for n, k in [(1, 2), (3, 2), (3, 1), (1, 1)]:
+        for offset in range(3):
+            room = np.zeros(n * 6 + offset, np.float32)
+            room[offset:] = x(n, 2).ravel()
+            feed = {"x": room[offset:].reshape(n, 3, 2), "v": x(n, 2) + 1, "k": np.array([k] if offset else k)}
+            wanted = session._run_any(feed)
+            found = session.run(feed)
+            assert list(found) == ["z", "f", "s"]
+            for name in found:
+                np.testing.assert_array_equal(found[name], wanted[name])
+            assert session._fast(feed) is not None
+    assert session._fast({**feed, "x": feed["x"].astype(np.float64)}) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from tvm_ffi import Tensor
 
 from hcomp.artifact.program import Loop
 from hcomp.artifact.types import TensorType, ValueType
@@ -60,7 +61,7 @@ def loop_step(step: Loop, body: Run, inputs: list[int], outputs: list[int]) -> A
 
 
 def _truth(value: object) -> bool:
-    array = to_array(value)
+    array = np.from_dlpack(value) if isinstance(value, Tensor) else to_array(value)
     if array.size != 1:
         raise RunError(f"a condition must have one element, found shape {list(array.shape)}")
     return bool(array.reshape(-1)[0])

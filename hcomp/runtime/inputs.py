@@ -110,7 +110,7 @@ class InputBinder:
                 value = _accept(row, value)
             values.append(value)
         if self.static_shapes is None or [value.shape for value in values] != self.static_shapes:
-            values = [_one_element(row, value) for row, value in zip(self.rows, values, strict=True)]
+            values = [one_element(row, value) for row, value in zip(self.rows, values, strict=True)]
             self._check_shapes(values)
         return self._convert(values, torch)
 
@@ -191,7 +191,7 @@ def check_mapping(inputs: object) -> None:
         )
 
 
-def _one_element(row: Row, value: Any) -> Any:
+def one_element(row: Row, value: Any) -> Any:
     """Return a single number in its declared shape: callers pass [16000] for a declared 0-D input."""
     if isinstance(value, np.ndarray) and row.shape is not None and value.size == 1 and value.shape != row.shape:
         return value.reshape(row.shape) if prod(row.shape) == 1 else value

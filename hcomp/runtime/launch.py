@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm_ffi import Array, Tensor, get_global_func
+from tvm_ffi import Tensor
 
 from hcomp.artifact.program import Constant, Launch
 from hcomp.artifact.types import TensorType
@@ -15,12 +15,10 @@ from hcomp.runtime.host import HostRegion, onnx_region, reference_region
 from hcomp.runtime.library import one_line
 from hcomp.runtime.resources import Resources
 from hcomp.runtime.values import CARRIERS, from_carrier, to_array, to_host, to_tensor
-from hcomp.runtime.vm import KernelRegion, vm_region
+from hcomp.runtime.vm import KernelRegion, elements, vm_region
 
 Action = Callable[[list[object]], None]
 Symbols = list[tuple[int, int]]
-
-_array_item: Callable[[Any, int], object] = get_global_func("ffi.ArrayGetItem")
 
 
 def launch_step(
@@ -82,7 +80,7 @@ def _kernel_step(step: Launch, region: KernelRegion, inputs: list[int], symbols:
         if single is not None and isinstance(result, Tensor):
             slots[single] = result
         else:
-            _spread(step, result, slots, outputs)
+            _spread(step, (result,) if isinstance(result, Tensor) else elements(result), slots, outputs)
         if finish is not None:
             finish(slots)
 
@@ -114,14 +112,8 @@ def _host_step(
 
 
 def _spread(step: Launch, results: Sequence[Any], slots: list[object], outputs: list[int]) -> None:
-    if isinstance(results, Tensor) or len(results) != len(outputs):
-        found = 1 if isinstance(results, Tensor) else len(results)
-        raise RunError(f"region {step.region} returned {found} values, the artifact says {len(outputs)}")
-    if isinstance(results, Array):
-        # Iterating over TVM's array takes 4 us an element, this 1.
-        for k, i in enumerate(outputs):
-            slots[i] = _array_item(results, k)
-        return
+    if len(results) != len(outputs):
+        raise RunError(f"region {step.region} returned {len(results)} values, the artifact says {len(outputs)}")
     for i, value in zip(outputs, results, strict=True):
         slots[i] = value
 

@@ -52,7 +52,7 @@ class Session:
         self._code = compile_program(manifest.program, resources)
         self._binder = InputBinder(manifest.inputs, self._code.kernel_inputs)
         self._constants = resources.addresses()
-        self._fast = fast_run(manifest, resources, self._binder)
+        self._fast = fast_run(manifest, self._code, resources, self._binder)
         self._results = [
             (spec.name, fresh, _reader(spec.type))
             for spec, fresh in zip(manifest.outputs, self._code.fresh, strict=True)
