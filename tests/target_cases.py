@@ -171,7 +171,7 @@ MOVES = [
     *(
         Case("trilu", (Operand("2, N, 6"),), {"upper": upper, "k": k}, ALL)
         for upper in (False, True)
-        for k in (-1, 0, 2)
+        for k in (-1, 0, 2, 2**63 - 1, -(2**63))
     ),
     *(
         Case(
