@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -170,3 +173,31 @@ def test_a_single_number_fits_a_declared_scalar() -> None:
     program = hcomp.compile(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]))
     x = np.ones((2, 3), np.float32)  # "_" twice: two sizes, not one
     np.testing.assert_array_equal(program.run({"x": x, "s": np.float32([2])})["y"], 2 * x)
+
+
+COMPUTED_SIZES = """
+import hashlib, hcomp
+from onnx import TensorProto, helper as h, numpy_helper
+import numpy as np
+nodes, name, weights = [], "x", []
+for k in range(5):
+    weights.append(numpy_helper.from_array(np.ones((2, 2, 3, 3), np.float32), f"w{k}"))
+    nodes.append(h.make_node("Conv", [name, f"w{k}"], [f"y{k}"], strides=[2, 2], pads=[1, 1, 1, 1]))
+    name = f"y{k}"
+x = h.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "h", "w"])
+y = h.make_tensor_value_info(name, TensorProto.FLOAT, None)
+model = h.make_model(h.make_graph(nodes, "g", [x], [y], weights), opset_imports=[h.make_opsetid("", 17)])
+print(hashlib.sha256(hcomp.compile(model).artifact.to_bytes()).hexdigest())
+"""
+
+
+def test_many_computed_sizes_give_the_same_bytes_in_every_process() -> None:
+    root = Path(__file__).parent.parent
+    found = set()
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
+        done = subprocess.run(
+            [sys.executable, "-c", COMPUTED_SIZES], capture_output=True, text=True, check=True, env=environment
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
