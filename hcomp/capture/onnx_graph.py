@@ -121,9 +121,10 @@ class Scope:
 
     def fact(self, condition: Dim | None) -> Fact | None:
         """Return what is known of a condition about sizes, here or in a scope around."""
-        if condition is None or condition in self.facts:
-            return self.facts[condition] if condition is not None else None
-        return self.parent.fact(condition) if self.parent is not None else None
+        if condition is None:
+            return None
+        around = self.parent.fact(condition) if self.parent is not None else None
+        return self.facts.get(condition, around)
 
     def visible(self, symbol: str) -> bool:
         """Say whether a symbol has a source in this scope or one around it."""

@@ -6,11 +6,11 @@ fixes. Where the size is known, operators get kernels for it, and costs and fold
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from hcomp.dims import DimLike, is_symbol, symbol
-from hcomp.ir.graph import Graph, Node
-from hcomp.ir.ops import OPS, Infer, TypeRuleError
+from hcomp.dims import is_symbol
+from hcomp.ir.graph import Graph
+from hcomp.ir.liveness import without_dead
+from hcomp.ir.needs import rule_notes
+from hcomp.ir.ops import OPS
 from hcomp.ir.types import type_symbols
 
 
@@ -24,30 +24,9 @@ def fixed_sizes(graph: Graph) -> dict[str, int]:
     if not free:
         return {}
     found: dict[str, set[int]] = {}
-    for node in _needed(graph):
-        for a, b in _equal(graph, node):
+    for node in without_dead(graph).nodes:
+        for a, b in rule_notes(graph, node).equal or () if node.op in OPS else ():
             for dim, size in ((a, b), (b, a)):
                 if is_symbol(dim) and isinstance(size, int) and size > 0 and str(dim) in free:
                     found.setdefault(str(dim), set()).add(size)
     return {name: sizes.pop() for name, sizes in found.items() if len(sizes) == 1}
-
-
-def _needed(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes that an output depends on."""
-    wanted = set(graph.outputs)
-    for node in reversed(graph.nodes):
-        if any(value.name in wanted for value in node.outputs):
-            wanted.update(node.used_inputs)
-            yield node
-
-
-def _equal(graph: Graph, node: Node) -> list[tuple[DimLike, DimLike]]:
-    if node.op not in OPS:
-        return []
-    equal: list[tuple[DimLike, DimLike]] = []
-    types = tuple(graph.types[name] if name else None for name in node.inputs)
-    try:
-        OPS[node.op].infer(Infer(node.op, types, node.attrs, symbol, equal=equal))
-    except TypeRuleError:
-        return []
-    return equal

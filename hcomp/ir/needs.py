@@ -44,10 +44,15 @@ def size_needs(graph: Graph) -> list[Need]:
 def _of_node(graph: Graph, node: Node) -> list[tuple[DimLike, str]]:
     if node.op not in OPS:
         return []  # the subgraphs of control nodes are checked when they run; ONNX Runtime checks its own
-    needs: list[tuple[DimLike, str]] = []
+    return rule_notes(graph, node).needs or list(_unexplained(graph, node))
+
+
+def rule_notes(graph: Graph, node: Node) -> Infer:
+    """Return what the typing rule of a node of `graph` saw, with the needs and equal sizes that it noted."""
     types = tuple(graph.types[name] if name else None for name in node.inputs)
-    OPS[node.op].infer(Infer(node.op, types, node.attrs, lambda hint: symbol(_UNKNOWN), needs))
-    return needs or list(_unexplained(graph, node))
+    context = Infer(node.op, types, node.attrs, lambda hint: symbol(_UNKNOWN), needs=[], equal=[])
+    OPS[node.op].infer(context)
+    return context
 
 
 def _unexplained(graph: Graph, node: Node) -> Iterator[tuple[DimLike, str]]:

@@ -138,15 +138,13 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return np.empty(shape, dtype)
     size = prod(shape) * dtype.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
+    start = -address(raw) % ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def aligned_number(dtype: np.dtype, value: int) -> Tensor:
     """Return a fresh tensor of no dimensions."""
-    raw = np.empty(2 * ALIGNMENT, np.uint8)
-    start = -int(raw.__array_interface__["data"][0]) % ALIGNMENT
-    number = raw[start : start + dtype.itemsize].view(dtype).reshape(())
+    number = aligned_empty((), dtype)
     number[...] = value
     return from_dlpack(number)
 

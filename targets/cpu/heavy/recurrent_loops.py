@@ -166,7 +166,8 @@ class _Direction:
                 loop(imm(3), lambda g: self._copy(memory.peepholes, g * imm(memory.units), self.peepholes, g), "g")
             )
         units = Units(cell, self.lanes, memory)
-        out.append(self._each(rows, lambda r: self._start(first + r, r, memory)))
+        if cell.initial_h or cell.initial_c:
+            out.append(self._each(rows, lambda r: self._start(first + r, r, memory)))
         out.append(loop(self.steps, lambda s: self._step(s, first, rows, memory, units), "step"))
         out.append(self._each(rows, lambda r: self._end(first + r, r, memory)))
         return seq(out)
@@ -191,7 +192,7 @@ class _Direction:
             out.append(self._copy(memory.h, at, shared.h0, self.number, row))
         if cell.initial_c:
             out.append(self._copy(memory.c, at, shared.c0, self.number, row))
-        return seq(out) if out else tirx.Evaluate(imm(0))
+        return seq(out)
 
     def _out(self, target: Any, state: Any, at: Expr, *index: Expr | int) -> Stmt:
         size = imm(self.cell.hidden)

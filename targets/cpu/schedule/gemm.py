@@ -7,7 +7,6 @@ computes some elements twice; packed panels are padded with zeros and only their
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -15,6 +14,7 @@ from tvm import tirx
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.schedule.contraction import Contraction, batch_count, static_rows
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
+from hcomp.targets.cpu.schedule.gemm_tile import Tile, best_rows, row_choices, tile_of, tile_work
 from hcomp.targets.cpu.schedule.nest import (
     GRAIN_OPERATIONS,
     VECTORIZED,
@@ -37,105 +37,28 @@ from hcomp.targets.cpu.schedule.nest import (
     unravel,
 )
 
-_DTYPE_BYTES = {"float32": 4, "float64": 8, "int32": 4}
 _ROW_TILES_A_TASK = 16
-
-
-@dataclass(frozen=True)
-class Tile:
-    """The register tile of one variant.
-
-    Attributes:
-        rows: rows of the tile.
-        vectors: vectors along the columns.
-        lanes: elements of one vector.
-        copied: whether a panel of `b` is copied into a contiguous buffer first.
-    """
-
-    rows: int
-    vectors: int
-    lanes: int
-    copied: bool
-
-    @property
-    def columns(self) -> int:
-        """Columns of the tile."""
-        return self.vectors * self.lanes
 
 
 def emit_contraction(found: Contraction, epilogue: Epilogue, cpu: CpuFeatures) -> Stmt:
     """Return the loops that compute `found` and finish every element with `epilogue`."""
-    lanes = cpu.lanes(_DTYPE_BYTES[found.accumulator])
-    rows, budget = static_rows(found), cpu.registers * 3 // 4
-    full = max(1, budget // 2)
-    if rows is not None:
-        tile_rows = _tile_rows(rows, full)
-        return _with_column_guard(found, epilogue, cpu, _tile(found, tile_rows, lanes, budget))
-    return _symbolic_rows(found, epilogue, cpu, [full, max(1, full * 2 // 3), 1])
-
-
-def _symbolic_rows(found: Contraction, epilogue: Epilogue, cpu: CpuFeatures, choices: list[int]) -> Stmt:
-    """Return variants for tiles of `choices` rows, largest first; a run takes the cheapest that its rows fill."""
-    budget, lanes = cpu.registers * 3 // 4, cpu.lanes(_DTYPE_BYTES[found.accumulator])
-    count = found.row_count
 
     def variant(rows: int) -> Stmt:
-        return _with_column_guard(found, epilogue, cpu, _tile(found, rows, lanes, budget))
+        return _with_column_guard(found, epilogue, cpu, tile_of(found, rows, cpu))
+
+    known = static_rows(found)
+    if known is not None:
+        return variant(best_rows(known, cpu))
+    most, fewer = row_choices(cpu)[-1], row_choices(cpu)[0]
 
     def work(rows: int) -> Expr:
-        return ceil_div(count, rows) * imm(_tile_work(rows))
+        return ceil_div(found.row_count, rows) * imm(tile_work(rows))
 
-    *larger, last = dict.fromkeys(choices)
-    chosen = variant(last)
-    for place, rows in reversed(list(enumerate(larger))):
-        fits = count >= imm(rows)
-        if place + 1 < len(larger):
-            fits = tirx.And(fits, work(rows) <= work(larger[place + 1]))
-        chosen = tirx.IfThenElse(fits, variant(rows), chosen)
-    return chosen
+    def filled(rows: int) -> Expr:
+        return found.row_count >= imm(rows)
 
-
-def _tile_work(rows: int) -> int:
-    """Return what a tile of `rows` costs beside one of other rows: each row, and about half a row for the tile."""
-    return 2 * rows + 1
-
-
-def _tile_rows(rows: int, most: int) -> int:
-    """Return the rows of a tile that waste least on the last one, which starts early and does some twice.
-
-    Down to two thirds of the registers still hide the latency of the multiply-add.
-    """
-    choices = range(max(1, most * 2 // 3), most + 1)
-    return min(rows, min(choices, key=lambda r: (-(-rows // r) * _tile_work(r), -r)))
-
-
-def _tile(found: Contraction, rows: int, lanes: int, budget: int) -> Tile:
-    """Choose the columns of the tile, and whether `b` has to be copied."""
-    vectors = max(2, budget // rows // 2 * 2) if rows * 4 <= budget else 2
-    vectors = min(vectors, 8)
-    columns = as_int(found.extent(found.column))
-    if found.packed is not None:
-        assert columns is not None
-        panels = -(-columns // found.packed)
-        in_panel = found.packed // lanes
-        return Tile(rows, in_panel * min(max(1, vectors // in_panel), panels), lanes, copied=False)
-    if len(found.inner) > 1:
-        return Tile(rows, *_narrow(columns, vectors, lanes), copied=False)
-    known = static_rows(found)
-    few_rows = rows == 1 or (known is not None and known <= 2 * rows)
-    fits = columns is not None and columns >= lanes
-    if found.unit and few_rows and fits:
-        return Tile(rows, *_narrow(columns, vectors, lanes), copied=False)
-    return Tile(rows, 2, lanes, copied=True)
-
-
-def _narrow(columns: int | None, vectors: int, lanes: int) -> tuple[int, int]:
-    """Return (vectors, lanes) no wider than a known number of columns."""
-    if columns is None:
-        return vectors, lanes
-    if columns < lanes:
-        return 1, columns
-    return min(vectors, columns // lanes), lanes
+    few = tirx.IfThenElse(filled(fewer), variant(fewer), variant(1))
+    return tirx.IfThenElse(tirx.And(filled(most), work(most) <= work(fewer)), variant(most), few)
 
 
 def _with_column_guard(found: Contraction, epilogue: Epilogue, cpu: CpuFeatures, tile: Tile) -> Stmt:
