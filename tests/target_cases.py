@@ -312,6 +312,16 @@ LINEAR = [
     ),
     Case("matmul", (Operand("N, 6"), Operand("6, 4", constant=True)), {}, FLOATS, 8),
     Case("matmul", (Operand("N, 6"), Operand("6, 4")), {"out_dtype": "int32"}, ("int8",)),
+    *(
+        Case(
+            "matmul",
+            (Operand(f"N, {k}"), Operand(f"{k}, {n}", constant=True)),
+            {"out_dtype": "int32"},
+            ("int8", "uint8"),
+        )
+        for k in (1, 2, 7)
+        for n in (1, 5, 40)
+    ),
     Case("matmul", (Operand("N, E"), Operand("E, 4"))),
     *(
         Case("conv", (Operand(x), Operand(w)), attrs, ("float32", "float16"), 32)
@@ -398,6 +408,19 @@ RECURRENT = [
     *_recurrent("gru", 3, {"linear_before_reset": True}),
     _recurrent("gru", 3, {})[1],
     *_recurrent("rnn", 1, {}),
+    *(
+        Case(
+            op,
+            (
+                Operand("N, K, 4", fill="unit"),
+                *(Operand(f"1, {gates}, {n}", fill="unit", constant=True) for n in (4, 1)),
+            ),
+            {"activations": _FUNCTIONS[op]},
+            ("float32",),
+            8,
+        )
+        for op, gates in (("lstm", 4), ("gru", 3), ("rnn", 1))
+    ),
 ]
 
 FAMILIES = {

@@ -19,7 +19,7 @@ from hcomp.ir.graph import Node
 from hcomp.ir.types import TensorType
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import emit_conv, emit_matmul
-from hcomp.targets.cpu.heavy.matmul_int8 import emit_matmul_int8
+from hcomp.targets.cpu.heavy.matmul_int8 import emit_matmul_int8, takes_pairs
 from hcomp.targets.cpu.heavy.pool import pool_body
 from hcomp.targets.cpu.heavy.recurrent_rules import recurrent_rules
 
@@ -31,7 +31,7 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
 
     def matmul(lowering: Lowering, node: Node) -> Any:
         weight = _constant_weight(lowering, node)
-        chosen = weight if weight is not None else _constant_bytes(lowering, node)
+        chosen = weight if weight is not None else _constant_bytes(lowering, node, features)
         if chosen is None or chosen.ndim != 2 or 0 in chosen.shape or chosen.shape[1] == 1:
             return LOWER["matmul"](lowering, node)
         emit = emit_matmul if weight is not None else emit_matmul_int8
@@ -107,12 +107,13 @@ def _constant_weight(lowering: Lowering, node: Node) -> NDArray[np.generic] | No
     return weight if weight.dtype == np.float32 else None
 
 
-def _constant_bytes(lowering: Lowering, node: Node) -> NDArray[np.generic] | None:
-    """Return the weight (input 1) where it is constant and the product is one of bytes, summed in int32."""
+def _constant_bytes(lowering: Lowering, node: Node, features: CpuFeatures) -> NDArray[np.generic] | None:
+    """Return the weight (input 1) where it is constant and the kernel of bytes takes the product."""
     weight = lowering.array(node.inputs[1])
     if weight is None or weight.dtype not in (np.int8, np.uint8) or _output(node).dtype != "int32":
         return None
-    return weight if lowering.type(node.inputs[0]).dtype in ("int8", "uint8") else None
+    bytes_too = lowering.type(node.inputs[0]).dtype in ("int8", "uint8")
+    return weight if bytes_too and weight.ndim == 2 and takes_pairs(weight, features) else None
 
 
 def _output(node: Node) -> TensorType:

@@ -46,30 +46,32 @@ ROWS = 6
 _PAIR_PRODUCT = "llvm.x86.avx2.pmadd.wd"
 
 
+def takes_pairs(weight: np.ndarray, cpu: CpuFeatures) -> bool:
+    """Say whether the processor has products of pairs, and a weight [K, N] has pairs."""
+    return cpu.vector_bytes >= 2 * LANES and cpu.triple.startswith("x86_64") and weight.shape[0] > 1
+
+
 def emit_matmul_int8(
     bb: relax.BlockBuilder, x: relax.Expr, weight: np.ndarray, pack: Pack, cpu: CpuFeatures
 ) -> relax.Expr:
-    """Return the int32 product `x @ weight`, exact modulo 2**32.
+    """Return the int32 product `x @ weight`, exact modulo 2**32, where `takes_pairs` says so.
 
     Args:
         bb: builder of the function that the product belongs to.
         x: [..., M, K] or [K], int8 or uint8; a zero point is the caller's to subtract.
         weight: [K, N], int8 or uint8.
         pack: registers a constant under a hint and returns the expression that stands for it.
-        cpu: the processor; without AVX2 the ordinary product of int32 is used.
+        cpu: the processor.
 
     Returns:
         [..., M, N] int32.
     """
-    depth, width = weight.shape
-    if cpu.vector_bytes < 2 * LANES or not cpu.triple.startswith("x86_64") or depth < 2:
-        wide = bb.emit(relax.op.astype(x, "int32"))
-        return bb.emit(relax.op.matmul(wide, pack("weight", weight.astype("int32"))))
+    assert takes_pairs(weight, cpu)
     *leading, _ = shape_of(x)
     packed = pack("pairs", pack_pairs(weight))
     func = _Loops(weight, str(x.ty.dtype), leading).function()
     function = bb.add_func(func, "matmul_int8")
-    result = relax.TensorType([*leading, width], "int32")
+    result = relax.TensorType([*leading, weight.shape[1]], "int32")
     return bb.emit(relax.call_tir(function, [x, packed], result))
 
 

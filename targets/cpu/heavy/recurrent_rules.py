@@ -59,7 +59,8 @@ def _covered(lowering: Lowering, node: Node) -> bool:
         return False
     x, w, r = (tuple(s or ()) for s in shapes)
     known = all(isinstance(d, int) for d in (*w, *r))
-    return known and x[2] == w[2] and _states_fit(lowering, node, x[1])
+    # A single column, the one gate of one unit, is no packed product.
+    return known and w[1] != 1 and x[2] == w[2] and _states_fit(lowering, node, x[1])
 
 
 def _states_fit(lowering: Lowering, node: Node, batch: Any) -> bool:
