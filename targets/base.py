@@ -27,7 +27,7 @@ class EmittedRegion:
     Attributes:
         executor: what runs it.
         files: file name within the region's folder -> contents.
-        roles: what each file is to the executor ("object", "program") -> file name.
+        roles: what each file is to the executor ("object0", "program") -> file name.
         constants: the arguments behind the inputs, in order.
         symbols: the sizes handed over as one trailing shape argument; none: no such argument.
         fresh_outputs: for each output, whether it has memory of its own (else it may be a view).

@@ -1,4 +1,4 @@
-"""From a Relax module to an executable: fusion, schedules, memory plan, machine code.
+"""From a Relax module to a region's files: fusion, schedules, memory plan, machine code.
 
 The passes are Relax's, chosen one by one: constants are folded before codegen, so FoldConstant
 (which compiles a function for every constant) has no place here, and views stay views.
@@ -16,12 +16,13 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from hcomp.codegen.machine_code import machine_code
 from hcomp.codegen.relax_module import LoweredRegion
 from hcomp.errors import CodegenError
 
 Module: TypeAlias = Any
 Scheduler: TypeAlias = Callable[[Module], Module]
-"""Gives every TIR function of a module its schedule."""
+"""Turns every TIR function of a module into plain loops."""
 
 _FUSION_FAULT = "VarRemapGet"
 """What FuseTIR says when it meets a symbolic shape that it cannot carry into a fused function."""
@@ -32,14 +33,16 @@ class BuiltRegion:
     """Machine code for one region.
 
     Attributes:
-        executable: TVM's executable, to run in this process or to write to files.
+        program: the Relax VM's program.
+        objects: object files, which call each other; none where the region has no code of its own.
         constants, symbols, fresh_outputs: as in LoweredRegion.
         fused: whether operators were fused; False where TVM could not and each has its own kernel.
         kernels: how many TIR functions the region has.
         seconds: how long each stage took.
     """
 
-    executable: Any
+    program: bytes
+    objects: tuple[bytes, ...]
     constants: tuple[tuple[str, NDArray[np.generic]], ...]
     symbols: tuple[str, ...]
     fresh_outputs: tuple[bool, ...]
@@ -48,9 +51,7 @@ class BuiltRegion:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def build_region(
-    lowered: LoweredRegion, target: Any, schedule: Scheduler | None = None, name: str = "region"
-) -> BuiltRegion:
+def build_region(lowered: LoweredRegion, target: Any, schedule: Scheduler, name: str = "region") -> BuiltRegion:
     """Build the machine code of a region for `target` (a tvm.target.Target).
 
     Raises:
@@ -62,13 +63,12 @@ def build_region(
             start = time.perf_counter()
             module, fused = _fuse(lowered.module)
             start = _lap(seconds, "fuse", start)
-            if schedule is not None:
-                module = schedule(module)
+            module = schedule(module)
             kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
             start = _lap(seconds, "schedule", start)
             module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
             start = _lap(seconds, "lower", start)
-            executable = relax.build(module, target, relax_pipeline=None, exec_mode="compiled")
+            program, objects = machine_code(module, target)
             _lap(seconds, "machine code", start)
     except (tvm.error.InternalError, ValueError, TypeError, RuntimeError, CodegenError) as error:
         if _is_interrupt(error):
@@ -77,7 +77,8 @@ def build_region(
             raise
         raise CodegenError(f"region {name}: TVM refuses it: {first_line(error)}") from error
     return BuiltRegion(
-        executable,
+        program,
+        objects,
         lowered.constants,
         lowered.symbols,
         lowered.fresh_outputs,
@@ -118,6 +119,7 @@ def _fuse(module: Module) -> tuple[Module, bool]:
 
 
 def _lower_passes() -> list[Any]:
+    """Return the passes from calls of kernels to calls of the VM's builtins, memory planned."""
     transform = relax.transform
     return [
         transform.ToNonDataflow(),
