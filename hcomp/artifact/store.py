@@ -90,6 +90,11 @@ class Artifact:
             raise ArtifactError(f"{origin}: {text if len(text) < 500 else text[:497] + '...'}") from None
         return cls(manifest, members)
 
+    @property
+    def size(self) -> int:
+        """The bytes of all members together."""
+        return sum(view.nbytes for view in self._members.values())
+
     def member(self, name: str) -> memoryview:
         """Return the bytes of a member.
 

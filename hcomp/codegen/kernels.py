@@ -6,7 +6,6 @@ The passes are Relax's, chosen one by one: constants are folded before codegen, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -19,6 +18,7 @@ from tvm import relax
 from hcomp.codegen.machine_code import machine_code
 from hcomp.codegen.relax_module import LoweredRegion
 from hcomp.errors import CodegenError
+from hcomp.stopwatch import Stopwatch
 
 Module: TypeAlias = Any
 Scheduler: TypeAlias = Callable[[Module], Module]
@@ -51,25 +51,26 @@ class BuiltRegion:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def build_region(lowered: LoweredRegion, target: Any, schedule: Scheduler, name: str = "region") -> BuiltRegion:
-    """Build the machine code of a region for `target` (a tvm.target.Target).
+def build_region(
+    lowered: LoweredRegion, target: Any, schedule: Scheduler, name: str = "region", clock: Stopwatch | None = None
+) -> BuiltRegion:
+    """Build the machine code of a region for `target` (a tvm.target.Target); `clock` goes on counting.
 
     Raises:
         CodegenError: TVM refused the module; names the region and gives TVM's first line.
     """
-    seconds: dict[str, float] = {}
+    clock = clock or Stopwatch()
     try:
         with target, tvm.transform.PassContext(opt_level=3):
-            start = time.perf_counter()
-            module, fused = _fuse(lowered.module)
-            start = _lap(seconds, "fuse", start)
-            module = schedule(module)
+            with clock.stage("fuse"):
+                module, fused = _fuse(lowered.module)
+            with clock.stage("schedule"):
+                module = schedule(module)
             kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
-            start = _lap(seconds, "schedule", start)
-            module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
-            start = _lap(seconds, "lower", start)
-            program, objects = machine_code(module, target)
-            _lap(seconds, "machine code", start)
+            with clock.stage("plan memory"):
+                module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
+            with clock.stage("machine code"):
+                program, objects = machine_code(module, target)
     except (tvm.error.InternalError, ValueError, TypeError, RuntimeError, CodegenError) as error:
         if _is_interrupt(error):
             raise KeyboardInterrupt from error
@@ -84,7 +85,7 @@ def build_region(lowered: LoweredRegion, target: Any, schedule: Scheduler, name:
         lowered.fresh_outputs,
         fused,
         kernels,
-        seconds,
+        clock.seconds,
     )
 
 
@@ -95,12 +96,6 @@ def _is_interrupt(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _lap(seconds: dict[str, float], stage: str, start: float) -> float:
-    now = time.perf_counter()
-    seconds[stage] = now - start
-    return now
 
 
 def _fuse(module: Module) -> tuple[Module, bool]:

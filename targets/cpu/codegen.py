@@ -10,6 +10,7 @@ from hcomp.codegen.machine_code import PROGRAM
 from hcomp.codegen.relax_module import lower_region
 from hcomp.ir.graph import Graph
 from hcomp.passes.channels_last import channels_last
+from hcomp.stopwatch import Stopwatch
 from hcomp.targets.base import EmittedRegion, Options
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.lowering import cpu_rules
@@ -30,8 +31,10 @@ def build(graph: Graph, name: str) -> BuiltRegion:
         CodegenError: a node has no lowering or TVM refuses the module.
     """
     features, target = processor()
-    lowered = lower_region(channels_last(graph), cpu_rules(features))
-    return build_region(lowered, target, lambda module: schedule_module(module, features), name)
+    clock = Stopwatch()
+    with clock.stage("lower"):
+        lowered = lower_region(channels_last(graph), cpu_rules(features))
+    return build_region(lowered, target, lambda module: schedule_module(module, features), name, clock)
 
 
 def requirements() -> dict[str, Any]:
@@ -60,4 +63,5 @@ def emit(graph: Graph, name: str, options: Options) -> EmittedRegion:
         fresh_outputs=built.fresh_outputs,
         symbols=built.symbols,
         notes=notes,
+        seconds=built.seconds,
     )
