@@ -222,3 +222,16 @@ def test_the_command_says_where_the_time_went_and_what_came_from_the_cache(
     data = json.loads(run(capsys, *arguments, "--no-cache", "--json")[0])
     assert not data["cached"]
     assert {"capture", "passes", "plan"} <= data["stages"].keys()
+
+
+def test_compile_loads_no_torch_and_computes_with_one_blas_thread(tmp_path: Path, path: Path) -> None:
+    pytest.importorskip("torch")
+    code = f"""
+import sys, os
+from hcomp.cli import main
+assert main(["compile", {str(path)!r}, "-o", {str(tmp_path / "m.hcomp")!r}]) == 0
+assert "tvm" in sys.modules and "torch" not in sys.modules
+assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, env=environment)

@@ -13,7 +13,7 @@ from hcomp.cli.options import add_compile_options, add_json, compile_arguments, 
 from hcomp.errors import UsageError
 from hcomp.files import why_unreadable
 from hcomp.partition.plan_text import bytes_text, sizes_text, time_text
-from hcomp.runtime.startup import without_optional_imports
+from hcomp.runtime.startup import one_blas_thread, without_optional_imports
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compile, save, and print one paragraph about the result."""
+    one_blas_thread()
     import hcomp
 
     if reason := why_unreadable(options.model):
