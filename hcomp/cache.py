@@ -28,6 +28,7 @@ from pathlib import Path
 from hcomp.artifact.store import Artifact
 from hcomp.capture.files import model_files
 from hcomp.errors import ArtifactError
+from hcomp.files import why_unreadable
 from hcomp.options import CompileOptions
 
 LOG = logging.getLogger(__name__)
@@ -118,9 +119,9 @@ def _remove_old(folder: Path) -> None:
 
 
 def _digest(path: Path) -> str:
+    if reason := why_unreadable(path):
+        raise ValueError(f"{path}: {reason}")
     with path.open("rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError(f"{path} is no regular file")
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

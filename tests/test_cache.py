@@ -192,6 +192,17 @@ def test_a_model_that_changes_while_it_is_compiled_is_not_kept(
     assert not entries.exists() or list(entries.iterdir()) == []
 
 
+def test_pipes_are_neither_models_nor_external_data(entries: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(hcomp.HcompError, match="expected a regular file, found a pipe"):
+        build(tmp_path / "pipe")
+    onnx.save(model(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").unlink()
+    os.mkfifo(tmp_path / "m.data")
+    with pytest.raises(hcomp.HcompError, match=r"m\.data"):
+        build(tmp_path / "m.onnx")
+
+
 def test_a_missing_model_is_the_usual_error(entries: Path, tmp_path: Path) -> None:
     with pytest.raises(hcomp.HcompError, match="cannot be read"):
         build(tmp_path / "none.onnx")

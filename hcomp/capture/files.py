@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
+from hcomp.files import why_unreadable
+
 _MARK = b"location"
 """External data names its file under this key, so a model without these bytes has none."""
 
@@ -14,6 +16,8 @@ def model_files(path: Path) -> tuple[Path, ...]:
 
     What cannot be read has only its own: it is for `load_model` to refuse it.
     """
+    if why_unreadable(path):  # opening a pipe would wait for somebody to write
+        return (path,)
     try:
         # Populated at once: a fault a page takes longer than the search.
         flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_POPULATE", 0)
