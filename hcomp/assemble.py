@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcomp.artifact.store import Artifact
-from hcomp.codegen.extern_region import extern_model
 from hcomp.codegen.reference_region import emit_reference
 from hcomp.dims import is_symbol, symbols_of
 from hcomp.errors import CodegenError
@@ -19,6 +18,7 @@ from hcomp.ir.types import OptionalType, SequenceType, TensorType, Type
 from hcomp.partition.assign import HOST_DEVICE
 from hcomp.partition.plan import EXTERN, HOST, Control, Plan, Region, Transfer, located
 from hcomp.partition.regions import boundary, node_readers, region_graph
+from hcomp.stopwatch import Stopwatch
 from hcomp.targets.base import EmittedRegion, Target
 
 Json = dict[str, Any]
@@ -26,15 +26,16 @@ Json = dict[str, Any]
 
 def assemble(
     plan: Plan, targets: Mapping[str, Target], *, name: str, inputs: Sequence[str], outputs: Sequence[str],
-    version: str, extra: Mapping[str, bytes],
+    version: str, extra: Mapping[str, bytes], clock: Stopwatch,
 ) -> Artifact:  # fmt: skip
     """Return the artifact of a plan.
 
     Args:
         inputs, outputs: the model's own names of the graph's inputs and outputs, in order.
         extra: further members (the graph's text, the plan).
+        clock: counts the stages of making code.
     """
-    parts = _Parts(targets)
+    parts = _Parts(targets, clock)
     program = parts.program(plan, "")
     graph = plan.graph
     fields: Json = {
@@ -74,8 +75,9 @@ def type_json(value: Type) -> Json:
 class _Parts:
     """The members of an artifact while its programs are written."""
 
-    def __init__(self, targets: Mapping[str, Target]) -> None:
+    def __init__(self, targets: Mapping[str, Target], clock: Stopwatch) -> None:
         self.targets = targets
+        self.clock = clock
         self.members: dict[str, Any] = {}
         self.cpu: Json = {}
 
@@ -130,6 +132,7 @@ class _Parts:
         name = prefix + region.name
         part = region_graph(graph, region.nodes, name, region.inputs, region.outputs)
         emitted = self._emit(part, region, name)
+        self.clock.add(emitted.seconds)
         paths = {role: f"regions/{name}/{file}" for role, file in emitted.roles.items()}
         self.members.update((f"regions/{name}/{file}", data) for file, data in emitted.files.items())
         return {
@@ -147,6 +150,8 @@ class _Parts:
 
     def _emit(self, part: Graph, region: Region, name: str) -> EmittedRegion:
         if region.executor == EXTERN:
+            from hcomp.codegen.extern_region import extern_model  # late: it loads onnx, which takes 0.7 s
+
             files, roles = {"model.onnx": extern_model(part)}, {"model": "model.onnx"}
             return EmittedRegion("onnxruntime", files, roles, (), (True,) * len(part.outputs))
         target = self.targets.get(region.device)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hcomp import __version__
 from hcomp.assemble import assemble
+from hcomp.cache import cache_key, find, keep
 from hcomp.capture import capture_model
 from hcomp.errors import PolicyError
 from hcomp.ir.graph import Graph
@@ -22,33 +23,60 @@ from hcomp.partition.report import PlanReport
 from hcomp.passes import PIPELINE
 from hcomp.pipeline import run_pipeline
 from hcomp.program import Program
+from hcomp.stopwatch import Stopwatch
 from hcomp.targets import load_targets
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from hcomp.artifact.store import Artifact
 
 
 def compile_model(model: str | os.PathLike[str] | ModelProto, **options: Any) -> Program:
     """Return the program that runs `model`, a path to an ONNX file or a ModelProto.
 
     Options are those of `hcomp.options.compile_options`: devices, objective, pins, shapes, sizes,
-    strict, threads.
+    strict, threads, cache.
 
     Raises:
         HcompError: the model, an option or the plan is refused; the class names the stage.
     """
     chosen = compile_options(**options)
+    load_targets(chosen.devices)
+    source = Path(model) if isinstance(model, str | os.PathLike) else None
+    clock = Stopwatch()
+    with clock.stage("cache"):
+        key = cache_key(source, chosen) if source and chosen.cache else None
+        artifact = find(key) if key else None
+    cached = artifact is not None
+    if artifact is None:
+        artifact = _compile(model, chosen, clock)
+        with clock.stage("cache"):
+            # The files may have changed while they were compiled.
+            if source and key and cache_key(source, chosen) == key:
+                keep(key, artifact)
+    return Program(artifact, chosen.threads, source, cached, clock.seconds)
+
+
+def _compile(model: str | os.PathLike[str] | ModelProto, chosen: CompileOptions, clock: Stopwatch) -> Artifact:
+    """Return the artifact of a model: the stages in order."""
     targets = load_targets(chosen.devices)
-    captured = capture_model(model, chosen.shapes)
-    graph = run_pipeline(captured.graph, PIPELINE)
+    with clock.stage("capture"):
+        captured = capture_model(model, chosen.shapes)
+    with clock.stage("passes"):
+        graph = run_pipeline(captured.graph, PIPELINE)
     if chosen.strict:
         refuse_extern(graph)
-    plan = make_plan(graph, targets, planner_options(chosen))
-    artifact = assemble(
+    with clock.stage("load compilers"):
+        for target in targets.values():
+            target.requirements()
+    with clock.stage("plan"):
+        plan = make_plan(graph, targets, planner_options(chosen))
+        extra = {"graph.hir": graph_text(graph), "plan.json": plan_text(plan, captured.values)}
+    return assemble(
         plan, targets, name=captured.name, inputs=captured.inputs, outputs=captured.outputs,
-        version=__version__, extra={"graph.hir": graph_text(graph), "plan.json": plan_text(plan, captured.values)},
+        version=__version__, extra=extra, clock=clock,
     )  # fmt: skip
-    return Program(artifact, chosen.threads, Path(model) if isinstance(model, str | os.PathLike) else None)
 
 
 def captured_graph(model: str | os.PathLike[str] | ModelProto, **options: Any) -> Graph:

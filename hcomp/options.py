@@ -28,6 +28,7 @@ class CompileOptions:
         sizes: what symbols count as in costs.
         strict: refuse a model with extern nodes.
         threads: how many threads the kernels of the returned program use; an artifact keeps none.
+        cache: for a file as model, take the program from the compile cache, and keep it there.
     """
 
     devices: tuple[str, ...] = ("cpu",)
@@ -37,6 +38,7 @@ class CompileOptions:
     sizes: Mapping[str, int] = field(default_factory=dict)
     strict: bool = False
     threads: int | None = None
+    cache: bool = True
 
 
 def compile_options(
@@ -47,6 +49,7 @@ def compile_options(
     sizes: Mapping[str, int] | None = None,
     strict: bool = False,
     threads: int | None = None,
+    cache: bool = True,
     **unknown: object,
 ) -> CompileOptions:
     """Return options from the forms that callers write: one name or many, a dict of pins.
@@ -55,7 +58,7 @@ def compile_options(
         UsageError: a value is of another type or out of its range, or there is no such option; names it.
     """
     if unknown:
-        known = "devices, objective, pins, shapes, sizes, strict, threads"
+        known = "devices, objective, pins, shapes, sizes, strict, threads, cache"
         raise UsageError(f"hcomp.compile has no option {', '.join(map(repr, unknown))}; it has {known}")
     if isinstance(devices, str):
         devices = [d.strip() for d in devices.split(",") if d.strip()]
@@ -65,6 +68,8 @@ def compile_options(
         pins = [f"{pattern}={_text('pins', device)}" for pattern, device in _named("pins", pins).items()]
     if not isinstance(strict, bool):
         raise wrong("strict", "True or False", strict)
+    if not isinstance(cache, bool):
+        raise wrong("cache", "True or False", cache)
     return CompileOptions(
         devices=_texts("devices", ("cpu",) if devices is None else devices),
         objective=_text("objective", objective),
@@ -73,6 +78,7 @@ def compile_options(
         sizes={name: _size(f"sizes[{name!r}]", size) for name, size in _named("sizes", sizes or {}).items()},
         strict=strict,
         threads=None if threads is None else checked_threads(threads),
+        cache=cache,
     )
 
 

@@ -23,12 +23,19 @@ class Program:
     Attributes:
         artifact: the verified members and manifest.
         source: the file that it was compiled from, where that is one.
+        cached: whether it came from the compile cache.
+        seconds: how long each stage of compiling took.
         plan: where each node runs and why, as `PlanReport` (to_dot, to_json, explain ...).
     """
 
-    def __init__(self, artifact: Artifact, threads: int | None = None, source: Path | None = None) -> None:
+    def __init__(
+        self, artifact: Artifact, threads: int | None = None, source: Path | None = None,
+        cached: bool = False, seconds: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
         self.artifact = artifact
         self.source = source
+        self.cached = cached
+        self.seconds = dict(seconds or {})
         self.plan = PlanReport(json.loads(bytes(artifact.member("plan.json"))))
         self._threads = threads
         self._session: Session | None = None
@@ -65,7 +72,7 @@ class Program:
             ArtifactError: the file cannot be written, or is one that the model was read from.
         """
         if self.source is not None and os.path.lexists(target := as_path(path, "an artifact")):
-            from hcomp.capture.load import model_files
+            from hcomp.capture.files import model_files
 
             if reason := why_unwritable(target, model_files(self.source)):
                 raise ArtifactError(f"{path}: cannot be written: {reason}")

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -139,6 +138,8 @@ def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any] | None:
 
     Small floats (float16) overflow, or lose their bits below the smallest normal number.
     """
+    import ml_dtypes  # late: it takes 0.7 s, which a compile that the cache answers does not need
+
     exact = a.astype(np.float64) * b.astype(np.float64)
     with np.errstate(all="ignore"):
         product = exact.astype(a.dtype)

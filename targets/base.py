@@ -27,11 +27,12 @@ class EmittedRegion:
     Attributes:
         executor: what runs it.
         files: file name within the region's folder -> contents.
-        roles: what each file is to the executor ("object", "program") -> file name.
+        roles: what each file is to the executor ("object0", "program") -> file name.
         constants: the arguments behind the inputs, in order.
         symbols: the sizes handed over as one trailing shape argument; none: no such argument.
         fresh_outputs: for each output, whether it has memory of its own (else it may be a view).
         notes: what a report should say of it, such as that operators could not be fused.
+        seconds: how long each stage of making it took.
     """
 
     executor: Executor
@@ -41,6 +42,7 @@ class EmittedRegion:
     fresh_outputs: tuple[bool, ...]
     symbols: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ import pytest
 # before any test imports TVM, which reads it once.
 os.environ.setdefault("TVM_NUM_THREADS", "1")
 
+# No compile cache, as it cannot have a folder there: tests are about compiling.
+os.environ["XDG_CACHE_HOME"] = os.devnull
+
 # No deadline: a loaded machine is not a bug. The same examples every time in CI, so that a failure
 # there is one of the change under test; elsewhere new ones, so that they are found some day.
 hypothesis.settings.register_profile("hcomp", deadline=None, print_blob=True)

@@ -688,7 +688,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "size": (lambda m: m["inputs"][0]["type"].update(shape=["N", 9]), "region r0"),
     "element type": (lambda m: m["inputs"][0]["type"].update(dtype="float64"), "region r0"),
     "wrong member": (
-        lambda m: launch(m)["files"].update(program=launch(m)["files"]["object"]), "region r0: .*"
+        lambda m: launch(m)["files"].update(program=launch(m)["files"]["object0"]), "region r0: .*"
     ),
     "missing member": (lambda m: launch(m)["files"].update(program="nowhere"), "no member 'nowhere'"),
     "no constants": (lambda m: launch(m).update(constants=[]), "region r0"),

@@ -40,18 +40,17 @@ def lower(graph: Graph) -> Any:
 def runner(graph: Graph, sizes: dict[str, int] | None = None) -> Any:
     """Build for the processor and return a function from arrays to arrays."""
     import tvm
-    from tvm import relax
 
+    from hcomp.runtime.vm import vm_region
     from hcomp.targets.cpu.codegen import build
 
     built = build(graph, "region")
-    machine = relax.VirtualMachine(built.executable, tvm.cpu())
-    fixed = [tvm.runtime.tensor(np.ascontiguousarray(a)) for _, a in built.constants]
-    if built.symbols:
-        fixed.append(tvm.runtime.ShapeTuple([(sizes or {})[s] for s in built.symbols]))
+    constants = [tvm.runtime.tensor(np.ascontiguousarray(a)) for _, a in built.constants]
+    region = vm_region(built.program, built.objects, constants)
+    symbols = [(sizes or {})[s] for s in built.symbols] if built.symbols else None
 
     def run(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
-        found = machine["main"](*(tvm.runtime.tensor(np.array(a, order="C")) for a in arrays), *fixed)
+        found = region([tvm.runtime.tensor(np.array(a, order="C")) for a in arrays], symbols)
         parts = [found] if len(graph.outputs) == 1 else list(found)
         return [part.numpy() for part in parts]
 

@@ -682,7 +682,7 @@ def test_a_region_that_fails_is_named_and_the_session_goes_on() -> None:
 def test_damaged_code_is_an_artifact_error() -> None:
     good = four_operators()
     for damage, member in (
-        (b"", "program.vm"), (b"junk" * 99, "program.vm"), (b"", "kernels.o"), (b"junk" * 99, "kernels.o"),
+        (b"", "program"), (b"junk" * 99, "program"), (b"", "object0"), (b"junk" * 99, "object0"),
     ):  # fmt: skip
         fields = {k: v for k, v in good.manifest.json.items() if k not in ("files", "format", "version")}
         members = {name: good.member(name) for name in good.manifest.files}

@@ -89,16 +89,15 @@ class Batch:
 def run_on_cpu(graph: Graph, inputs: list[NDArray[Any]]) -> list[NDArray[Any]]:
     """Build a region with the real schedules and run it in this process."""
     import tvm
-    from tvm import relax
 
+    from hcomp.runtime.vm import vm_region
     from hcomp.targets.cpu.codegen import build
 
     built = build(graph, "test")
-    values = [*inputs, *(array for _, array in built.constants)]
-    arguments: list[Any] = [tvm.runtime.tensor(np.array(v, order="C")) for v in values]
-    if built.symbols:
-        arguments.append(tvm.runtime.ShapeTuple([SIZES[s] for s in built.symbols]))
-    found = relax.VirtualMachine(built.executable, tvm.cpu())["main"](*arguments)
+    constants = [tvm.runtime.tensor(np.ascontiguousarray(array)) for _, array in built.constants]
+    region = vm_region(built.program, built.objects, constants)
+    arguments = [tvm.runtime.tensor(np.array(v, order="C")) for v in inputs]
+    found = region(arguments, [SIZES[s] for s in built.symbols] if built.symbols else None)
     parts = [found] if len(graph.outputs) == 1 else list(found)
     return [part.numpy() for part in parts]
 

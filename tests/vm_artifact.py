@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from hcomp.artifact import Artifact
-from hcomp.artifact.vm_files import OBJECT, PROGRAM, vm_files
 
 Type = tuple[str, Sequence[int | str]]  # element type and shape, with symbols as text
 
@@ -22,11 +21,13 @@ def kernels(
     types: Sequence[Type],
     body: Callable[..., Any],
     symbols: Sequence[str] = (),
-    exec_mode: str = "compiled",
 ) -> dict[str, bytes]:
-    """Return the files of a region: `body(*vars)` gives a Relax expression or a tuple of them."""
+    """Return the files of a region by role: `body(*vars)` gives a Relax expression or a tuple of them."""
     import tvm
     from tvm import relax
+
+    from hcomp.codegen.machine_code import machine_code
+    from hcomp.targets.cpu.schedule.lower import lower_blocks
 
     variables: dict[str, Any] = {}
 
@@ -47,9 +48,9 @@ def kernels(
             values = [builder.emit(v) for v in (found if many else (found,))]
             result = builder.emit_output(relax.Tuple(values) if many else values[0])
         builder.emit_func_output(result)
-    module = relax.get_pipeline("zero")(builder.get())
-    executable = relax.build(module, tvm.target.Target("llvm"), exec_mode=exec_mode)
-    return vm_files(executable)
+    module = relax.get_pipeline("default")(relax.get_pipeline("zero")(builder.get()))
+    program, objects = machine_code(lower_blocks(module), tvm.target.Target("llvm"))
+    return {"program": program, **{f"object{number}": data for number, data in enumerate(objects)}}
 
 
 class Maker:
@@ -75,10 +76,9 @@ class Maker:
         **fields: object,
     ) -> None:
         paths = {}
-        for key, name in (("object", OBJECT), ("program", PROGRAM)):
-            if name in files:
-                paths[key] = f"regions/{region}/{name}"
-                self.members[paths[key]] = files[name]
+        for role, data in files.items():
+            paths[role] = f"regions/{region}/{role}"
+            self.members[paths[role]] = data
         step = {"kind": "launch", "region": region, "device": "cpu", "executor": "vm"}
         whole = {**step, "inputs": list(inputs), "outputs": list(outputs), "files": paths}
         self.steps.append({**whole, "fresh_outputs": [True] * len(outputs), **fields})

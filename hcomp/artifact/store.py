@@ -8,7 +8,7 @@ import mmap
 import os
 import threading
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 import numpy as np
 
@@ -29,9 +29,12 @@ class Artifact:
     `from_bytes`. Constants read from a file start on multiples of 64 bytes.
     """
 
-    def __init__(self, manifest: Manifest, members: Mapping[str, memoryview]) -> None:
+    def __init__(
+        self, manifest: Manifest, members: Mapping[str, memoryview], written: memoryview | None = None
+    ) -> None:
         self.manifest = manifest
         self._members = members
+        self._written = written  # the bytes that it was read from: all of them are verified
 
     @classmethod
     def build(cls, fields: Mapping[str, object], members: Mapping[str, Buffer]) -> Artifact:
@@ -88,7 +91,12 @@ class Artifact:
         except ArtifactError as error:
             text = str(error)  # it may quote from the file, which may hold anything
             raise ArtifactError(f"{origin}: {text if len(text) < 500 else text[:497] + '...'}") from None
-        return cls(manifest, members)
+        return cls(manifest, members, view)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all members together."""
+        return sum(view.nbytes for view in self._members.values())
 
     def member(self, name: str) -> memoryview:
         """Return the bytes of a member.
@@ -107,8 +115,14 @@ class Artifact:
     def to_bytes(self) -> bytes:
         """Return the bytes of the file; equal artifacts give equal bytes."""
         stream = io.BytesIO()
-        write_zip(stream, self._members)
+        self._write(stream)
         return stream.getvalue()
+
+    def _write(self, stream: IO[bytes]) -> None:
+        if self._written is None:
+            write_zip(stream, self._members)
+        else:
+            stream.write(self._written)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the artifact to a file.
@@ -122,7 +136,7 @@ class Artifact:
         try:
             if reason := why_unwritable(target):
                 raise ArtifactError(f"{path}: cannot be written: {reason}")
-            write_whole(target, lambda file: write_zip(file, self._members))
+            write_whole(target, self._write)
         except (OSError, ValueError) as error:
             raise ArtifactError(f"{path}: cannot be written: {reason_of(error)}") from None
 

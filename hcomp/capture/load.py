@@ -46,18 +46,15 @@ def load_model(model: str | os.PathLike[str] | ModelProto) -> ModelProto:
     return normalize(own)
 
 
-def model_files(path: Path) -> tuple[Path, ...]:
-    """Return the files that a model lies in: its own, and those of its external data.
-
-    What cannot be read has only its own: it is for `load_model` to refuse it.
-    """
+def external_files(path: Path) -> tuple[Path, ...]:
+    """Return the files of a model's external data; none of a model that cannot be read."""
     try:
         model = _parse(path)
         entries = [entry for tensor in all_tensors(model) for entry in tensor.external_data]
     except (CaptureError, RecursionError):
-        return (path,)
+        return ()
     names = dict.fromkeys(entry.value for entry in entries if entry.key == "location" and entry.value)
-    return (path, *(path.resolve().parent / name for name in names))
+    return tuple(path.resolve().parent / name for name in names)
 
 
 def _parse(path: Path) -> ModelProto:

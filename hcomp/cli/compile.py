@@ -13,6 +13,7 @@ from hcomp.cli.options import add_compile_options, add_json, compile_arguments, 
 from hcomp.errors import UsageError
 from hcomp.files import why_unreadable
 from hcomp.partition.plan_text import bytes_text, sizes_text, time_text
+from hcomp.runtime.startup import one_blas_thread, without_optional_imports
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -20,11 +21,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="the ONNX file")
     parser.add_argument("-o", "--output", help="the artifact to write (default: the model's name with .hcomp)")
     add_compile_options(parser)
+    parser.add_argument("--verbose", action="store_true", help="say how long each stage took")
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Compile, save, and print one paragraph about the result."""
+    one_blas_thread()
     import hcomp
 
     if reason := why_unreadable(options.model):
@@ -33,27 +36,36 @@ def run(options: argparse.Namespace) -> int:
     check_output(output, files_of(options.model))
     start = time.perf_counter()
     progress(f"compiling {options.model} ...")
-    program = hcomp.compile(options.model, **compile_arguments(options))
+    # This process compiles and ends: it has no use for torch, which tvm_ffi would take 1.5 s to import.
+    with without_optional_imports(("torch",)):
+        program = hcomp.compile(options.model, **compile_arguments(options))
     program.save(output)
     progress("")
     summary = program.summary()
     data = {
         "output": output,
         "seconds": time.perf_counter() - start,
+        "cached": program.cached,
+        "stages": program.seconds,
         "bytes": Path(output).stat().st_size,
         **summary,
     }
-    report(options, data, _text(data))
+    report(options, data, _text(data) + (_stages_text(data["stages"]) if options.verbose else ""))
     print_fallbacks(summary)
     return 0
 
 
 def _text(data: dict[str, Any]) -> str:
+    made = "taken from the cache" if data["cached"] else "compiled"
     return (
-        f"{data['output']}: {bytes_text(data['bytes'])}, compiled in {data['seconds']:.1f} s;"
+        f"{data['output']}: {bytes_text(data['bytes'])}, {made} in {data['seconds']:.1f} s;"
         f" {data['nodes']} nodes in {data['regions']} region(s) on {', '.join(data['devices'])},"
         f" {data['copies']} copies, predicted {time_text(data['predicted_us'])}{sizes_text(data)}"
     )
+
+
+def _stages_text(seconds: dict[str, float]) -> str:
+    return "\n" + ", ".join(f"{stage} {taken:.2f} s" for stage, taken in seconds.items())
 
 
 def print_fallbacks(summary: dict[str, Any]) -> None:

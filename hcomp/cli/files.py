@@ -50,7 +50,7 @@ def files_of(path: str) -> Sequence[str | Path]:
     """Return the files that reading `path` reads: those of a model with external data are several."""
     if why_unreadable(path) or is_artifact(path) or is_plan(path):
         return [path]
-    from hcomp.capture.load import model_files
+    from hcomp.capture.files import model_files
 
     return model_files(Path(path))
 

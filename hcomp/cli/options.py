@@ -34,6 +34,9 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         help="make an input's shape static",
     )
     parser.add_argument("--size", action="append", default=[], metavar="SYMBOL=N", help="the size that costs assume")
+    parser.add_argument(
+        "--no-cache", action="store_true", help="compile even if the same was compiled before, and keep nothing"
+    )
     parser.add_argument("--strict", action="store_true", help="refuse a model with extern nodes (exit status 3)")
 
 
@@ -75,6 +78,7 @@ def compile_arguments(options: argparse.Namespace) -> dict[str, Any]:
         "shapes": by_name("--shape", (_shape(text) for text in options.shape)),
         "sizes": read_sizes(options.size),
         "strict": options.strict,
+        "cache": not options.no_cache,
     }
 
 

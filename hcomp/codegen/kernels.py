@@ -1,4 +1,4 @@
-"""From a Relax module to an executable: fusion, schedules, memory plan, machine code.
+"""From a Relax module to a region's files: fusion, schedules, memory plan, machine code.
 
 The passes are Relax's, chosen one by one: constants are folded before codegen, so FoldConstant
 (which compiles a function for every constant) has no place here, and views stay views.
@@ -6,7 +6,6 @@ The passes are Relax's, chosen one by one: constants are folded before codegen, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -16,12 +15,14 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from hcomp.codegen.machine_code import machine_code
 from hcomp.codegen.relax_module import LoweredRegion
 from hcomp.errors import CodegenError
+from hcomp.stopwatch import Stopwatch
 
 Module: TypeAlias = Any
 Scheduler: TypeAlias = Callable[[Module], Module]
-"""Gives every TIR function of a module its schedule."""
+"""Turns every TIR function of a module into plain loops."""
 
 _FUSION_FAULT = "VarRemapGet"
 """What FuseTIR says when it meets a symbolic shape that it cannot carry into a fused function."""
@@ -32,14 +33,16 @@ class BuiltRegion:
     """Machine code for one region.
 
     Attributes:
-        executable: TVM's executable, to run in this process or to write to files.
+        program: the Relax VM's program.
+        objects: object files, which call each other; none where the region has no code of its own.
         constants, symbols, fresh_outputs: as in LoweredRegion.
         fused: whether operators were fused; False where TVM could not and each has its own kernel.
         kernels: how many TIR functions the region has.
         seconds: how long each stage took.
     """
 
-    executable: Any
+    program: bytes
+    objects: tuple[bytes, ...]
     constants: tuple[tuple[str, NDArray[np.generic]], ...]
     symbols: tuple[str, ...]
     fresh_outputs: tuple[bool, ...]
@@ -49,27 +52,25 @@ class BuiltRegion:
 
 
 def build_region(
-    lowered: LoweredRegion, target: Any, schedule: Scheduler | None = None, name: str = "region"
+    lowered: LoweredRegion, target: Any, schedule: Scheduler, name: str = "region", clock: Stopwatch | None = None
 ) -> BuiltRegion:
-    """Build the machine code of a region for `target` (a tvm.target.Target).
+    """Build the machine code of a region for `target` (a tvm.target.Target); `clock` goes on counting.
 
     Raises:
         CodegenError: TVM refused the module; names the region and gives TVM's first line.
     """
-    seconds: dict[str, float] = {}
+    clock = clock or Stopwatch()
     try:
         with target, tvm.transform.PassContext(opt_level=3):
-            start = time.perf_counter()
-            module, fused = _fuse(lowered.module)
-            start = _lap(seconds, "fuse", start)
-            if schedule is not None:
+            with clock.stage("fuse"):
+                module, fused = _fuse(lowered.module)
+            with clock.stage("schedule"):
                 module = schedule(module)
             kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
-            start = _lap(seconds, "schedule", start)
-            module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
-            start = _lap(seconds, "lower", start)
-            executable = relax.build(module, target, relax_pipeline=None, exec_mode="compiled")
-            _lap(seconds, "machine code", start)
+            with clock.stage("plan memory"):
+                module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
+            with clock.stage("machine code"):
+                program, objects = machine_code(module, target)
     except (tvm.error.InternalError, ValueError, TypeError, RuntimeError, CodegenError) as error:
         if _is_interrupt(error):
             raise KeyboardInterrupt from error
@@ -77,13 +78,14 @@ def build_region(
             raise
         raise CodegenError(f"region {name}: TVM refuses it: {first_line(error)}") from error
     return BuiltRegion(
-        executable,
+        program,
+        objects,
         lowered.constants,
         lowered.symbols,
         lowered.fresh_outputs,
         fused,
         kernels,
-        seconds,
+        clock.seconds,
     )
 
 
@@ -94,12 +96,6 @@ def _is_interrupt(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _lap(seconds: dict[str, float], stage: str, start: float) -> float:
-    now = time.perf_counter()
-    seconds[stage] = now - start
-    return now
 
 
 def _fuse(module: Module) -> tuple[Module, bool]:
@@ -118,6 +114,7 @@ def _fuse(module: Module) -> tuple[Module, bool]:
 
 
 def _lower_passes() -> list[Any]:
+    """Return the passes from calls of kernels to calls of the VM's builtins, memory planned."""
     transform = relax.transform
     return [
         transform.ToNonDataflow(),

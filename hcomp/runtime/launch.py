@@ -45,10 +45,10 @@ def launch_step(
 
 
 def _kernels(step: Launch, resources: Resources, constants: Sequence[Constant]) -> KernelRegion:
-    objects = step.files.get("object")
+    objects = sorted(role for role in step.files if role.startswith("object"))
     return vm_region(
         resources.member(step, "program"),
-        None if objects is None else resources.member(step, "object"),
+        [resources.member(step, role) for role in objects],
         [resources.constant_tensor(spec) for spec in constants],
     )
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm_ffi
 
@@ -29,6 +30,8 @@ NO_COMPILER = "/nonexistent/c++"
 # spin for 0.2 s after each call. 1000 rounds (0.8 ms) keep the latency of a launch: measured
 # 12 us, against 34 us without spinning.
 POOL_SETTINGS = {"TVM_BIND_THREADS": "0", "TVM_THREAD_POOL_SPIN_COUNT": "1000"}
+
+Buffer: TypeAlias = bytes | memoryview
 
 MAX_REASON = 300
 
@@ -64,8 +67,8 @@ def _linker() -> Any:
     return tvm_ffi_orcjit.default_session()
 
 
-def load_executable(program: memoryview, objects: memoryview | None) -> Any:
-    """Return the VM executable in the bytes of "program.vm", linked with those of "kernels.o".
+def load_executable(program: Buffer, objects: Sequence[Buffer]) -> Any:
+    """Return the VM executable in the bytes of "program.vm", linked with object files.
 
     Raises:
         ArtifactError: the bytes are no such files.
@@ -74,8 +77,8 @@ def load_executable(program: memoryview, objects: memoryview | None) -> Any:
     try:
         with _LOCK:
             executable = load(bytes(program))
-            if objects is not None:
-                executable.import_module(_linker().load_module(bytes(objects), cxx=NO_COMPILER))
+            if objects:
+                executable.import_module(_linker().load_module([bytes(o) for o in objects], cxx=NO_COMPILER))
     except (RuntimeError, ValueError, TypeError) as error:
         raise ArtifactError(f"the kernels cannot be loaded: {one_line(error)}") from error
     return executable

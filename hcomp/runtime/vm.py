@@ -12,7 +12,7 @@ from typing import Any
 from tvm_ffi import Shape, Tensor
 
 from hcomp.errors import ArtifactError
-from hcomp.runtime.library import load_executable, one_line, tvm_function
+from hcomp.runtime.library import Buffer, load_executable, one_line, tvm_function
 
 ENTRY = "main"
 CPU_TYPE, CPU_ID, POOLED_MEMORY = 1, 0, 2
@@ -20,7 +20,7 @@ CPU_TYPE, CPU_ID, POOLED_MEMORY = 1, 0, 2
 KernelRegion = Callable[[list[Any], list[int] | None], Any]
 
 
-def vm_region(program: memoryview, objects: memoryview | None, constants: Sequence[Tensor]) -> KernelRegion:
+def vm_region(program: Buffer, objects: Sequence[Buffer], constants: Sequence[Tensor]) -> KernelRegion:
     """Return a region as a function of its input tensors and its symbols (None where it has none).
 
     It may be called from many threads at once, and returns a tensor or several.

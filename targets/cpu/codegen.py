@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from hcomp.artifact.vm_files import OBJECT, PROGRAM, vm_files
 from hcomp.codegen.kernels import BuiltRegion, build_region
+from hcomp.codegen.machine_code import PROGRAM
 from hcomp.codegen.relax_module import lower_region
 from hcomp.ir.graph import Graph
 from hcomp.passes.channels_last import channels_last
+from hcomp.stopwatch import Stopwatch
 from hcomp.targets.base import EmittedRegion, Options
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.lowering import cpu_rules
@@ -30,8 +31,10 @@ def build(graph: Graph, name: str) -> BuiltRegion:
         CodegenError: a node has no lowering or TVM refuses the module.
     """
     features, target = processor()
-    lowered = lower_region(channels_last(graph), cpu_rules(features))
-    return build_region(lowered, target, lambda module: schedule_module(module, features), name)
+    clock = Stopwatch()
+    with clock.stage("lower"):
+        lowered = lower_region(channels_last(graph), cpu_rules(features))
+    return build_region(lowered, target, lambda module: schedule_module(module, features), name, clock)
 
 
 def requirements() -> dict[str, Any]:
@@ -47,17 +50,18 @@ def requirements() -> dict[str, Any]:
 
 
 def emit(graph: Graph, name: str, options: Options) -> EmittedRegion:
-    """Return the region `graph` as an object file and a program file of the Relax VM."""
+    """Return the region `graph` as object files and a program file of the Relax VM."""
     built = build(graph, name)
-    files = vm_files(built.executable)
-    roles = {"program": PROGRAM, **({"object": OBJECT} if OBJECT in files else {})}
+    objects = {f"object{number}": data for number, data in enumerate(built.objects)}
+    roles = {"program": PROGRAM, **{role: f"{role}.o" for role in objects}}
     notes = () if built.fused else ("its operators are not fused: TVM refused its symbolic shapes",)
     return EmittedRegion(
         executor="vm",
-        files=files,
+        files={PROGRAM: built.program, **{f"{role}.o": data for role, data in objects.items()}},
         roles=roles,
         constants=built.constants,
         fresh_outputs=built.fresh_outputs,
         symbols=built.symbols,
         notes=notes,
+        seconds=built.seconds,
     )

@@ -27,21 +27,23 @@ def schedule_module(mod: tvm.IRModule, cpu: CpuFeatures) -> tvm.IRModule:
     Raises:
         CodegenError: a function that no rule could schedule; names the function and the rule.
     """
-    before = {
-        name: func
-        for name, func in mod.functions.items()
-        if isinstance(func, tirx.PrimFunc) and SCHEDULED not in (func.attrs or {})
+    before = {name: func for name, func in mod.functions.items() if isinstance(func, tirx.PrimFunc)}
+    scheduled = {
+        name: func if SCHEDULED in (func.attrs or {}) else _schedule_function(str(name.name_hint), func, cpu)
+        for name, func in before.items()
     }
-    scheduled = {name: _schedule_function(str(name.name_hint), func, cpu) for name, func in before.items()}
-    loops = lower_blocks(tvm.IRModule(scheduled))
-    after = {
-        name: vectorise_math(widen_reductions(func, cpu)).with_attr(SCHEDULED, True)
-        for name, func in loops.functions.items()
-    }
+    after = {name: _finished(func, cpu) for name, func in lower_blocks(tvm.IRModule(scheduled)).functions.items()}
     result = mod.clone() if hasattr(mod, "clone") else tvm.IRModule(mod.functions, attrs=mod.attrs)
     for name, func in after.items():
         result.update_func(mod.get_global_var(str(name.name_hint)), func)
     return result
+
+
+def _finished(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
+    """Return plain loops with the rewrites on loops done; functions that came scheduled stay as they are."""
+    if SCHEDULED in (func.attrs or {}):
+        return func
+    return vectorise_math(widen_reductions(func, cpu)).with_attr(SCHEDULED, True)
 
 
 def schedule_report(mod: tvm.IRModule) -> dict[str, str]:

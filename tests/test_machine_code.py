@@ -1,0 +1,98 @@
+"""Object code of a region: groups that are built side by side, the same bytes each time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hcomp.codegen import machine_code as code
+from hcomp.dims import symbol
+from hcomp.ir.builder import GraphBuilder
+from hcomp.ir.graph import Graph
+from hcomp.ir.types import TensorType
+from hcomp.runtime.vm import vm_region
+from hcomp.targets.cpu.codegen import build
+
+OPS = ("exp", "relu", "tanh", "sigmoid", "abs", "negative", "sqrt")
+
+
+def separate(count: int) -> Graph:
+    """Return a region of one kernel a node: sums over different axes are not fused."""
+    build = GraphBuilder("g")
+    x = build.input("x", TensorType("float32", (symbol("n"), 8)))
+    found = []
+    for number in range(count):
+        y = build.emit(OPS[number % len(OPS)], x)
+        found.append(build.emit("sum", y, axis=(number // len(OPS) % 2,)))
+    return build.finish(tuple(found))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_groups_are_built_side_by_side_and_call_each_other(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tvm
+
+    monkeypatch.setattr(code, "usable_cores", lambda: threads)
+    graph = separate(14)
+    built = build(graph, "g")
+    assert built.kernels > 12
+    assert len(built.objects) == 1 + (built.kernels + 1) // code.KERNELS_AN_OBJECT  # and a shape function
+    x = np.linspace(0.1, 2, 24, dtype=np.float32).reshape(3, 8)
+    region = vm_region(built.program, built.objects, [])
+    found: Any = region([tvm.runtime.tensor(x)], None)
+    np.testing.assert_allclose(found[0].numpy(), np.exp(x).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(found[13].numpy(), np.sqrt(x).sum(1), rtol=1e-5)
+
+
+def test_bytes_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for threads in (1, 4):
+        monkeypatch.setattr(code, "usable_cores", lambda threads=threads: threads)
+        found.append(build(separate(14), "g").objects)
+    assert found[0] == found[1]
+
+
+def test_a_small_region_is_one_object() -> None:
+    assert len(build(separate(2), "g").objects) == 1
+
+
+def test_many_kernels_share_a_limited_number_of_objects() -> None:
+    from tvm.ir import GlobalVar
+
+    functions = {GlobalVar(name): None for name in ("__vmtir__main", *(f"k{number}" for number in range(100)))}
+    groups = code._groups(functions)
+    assert len(groups) == code.MOST_OBJECTS
+    assert sorted(str(v.name_hint) for group in groups for v in group) == sorted(str(v.name_hint) for v in functions)
+
+
+COMPUTED_SIZES = """
+import hashlib, hcomp
+from onnx import TensorProto, helper as h, numpy_helper
+import numpy as np
+nodes, name, weights = [], "x", []
+for k in range(5):
+    weights.append(numpy_helper.from_array(np.ones((2, 2, 3, 3), np.float32), f"w{k}"))
+    nodes.append(h.make_node("Conv", [name, f"w{k}"], [f"y{k}"], strides=[2, 2], pads=[1, 1, 1, 1]))
+    name = f"y{k}"
+x = h.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "h", "w"])
+y = h.make_tensor_value_info(name, TensorProto.FLOAT, None)
+model = h.make_model(h.make_graph(nodes, "g", [x], [y], weights), opset_imports=[h.make_opsetid("", 17)])
+print(hashlib.sha256(hcomp.compile(model).artifact.to_bytes()).hexdigest())
+"""
+
+
+def test_many_computed_sizes_give_the_same_bytes_in_every_process() -> None:
+    root = Path(__file__).parent.parent
+    found = set()
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
+        done = subprocess.run(
+            [sys.executable, "-c", COMPUTED_SIZES], capture_output=True, text=True, check=True, env=environment
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
