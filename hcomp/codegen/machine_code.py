@@ -79,7 +79,7 @@ def _llvm(module: Module, called: Sequence[Any], target: Any) -> Any:
     module = tirx.transform.BindTarget(target.with_host(target))(module)
     module = tvm.transform.Sequential(_loop_passes())(module)
     for name, function in list(module.functions.items()):
-        module.update_func(name, _unchecked(function))
+        module.update_func(name, _trusting(function))
     module = tvm.transform.Sequential([tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])(module)
     if called:
         module.update_func(tvm.ir.GlobalVar(_DECLARES), _declaring([str(v.name_hint) for v in called], target))
@@ -132,16 +132,20 @@ def _loop_passes() -> list[Any]:
     ]
 
 
-def _unchecked(function: Function) -> Function:
+def _trusting(function: Function) -> Function:
     """Return a packed function without the checks of its arguments, which are half of the object code.
 
     Kernels are called by the region's function alone, with tensors that it has allocated or checked
-    on entry, and the runtime hands over contiguous, aligned memory. A kernel's own assertions stay.
+    on entry, and the runtime hands over contiguous memory. A kernel's own assertions stay. TVM's
+    promise that memory starts on multiples of 64 goes too: arrays of others start where they like, and
+    an instruction for any address is as fast where the address is a multiple.
     """
 
     def visit(statement: Any) -> Any:
         if isinstance(statement, tirx.SeqStmt):
             return tirx.SeqStmt([visit(s) for s in statement.seq if not isinstance(s, tirx.AssertStmt)])
+        if isinstance(statement, tirx.AttrStmt) and statement.attr_key == "storage_alignment":
+            return visit(statement.body)
         if isinstance(statement, tirx.AttrStmt) and statement.attr_key != "compute_scope":
             return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, visit(statement.body))
         if isinstance(statement, tirx.IfThenElse) and isinstance(statement.then_case, tirx.AssertStmt):

@@ -7,7 +7,7 @@ and then the general way does the work, errors included. Both give the same resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tvm_ffi import from_dlpack
 from hcomp.artifact.manifest import Manifest
 from hcomp.artifact.program import If, Launch, Program, Step
 from hcomp.artifact.types import TensorType
-from hcomp.runtime.inputs import MISALIGNED, InputBinder, give_back, one_element, staged
+from hcomp.runtime.inputs import InputBinder, one_element
 from hcomp.runtime.launch import failed
 from hcomp.runtime.resources import Resources, numpy_is_plain
 from hcomp.runtime.sizes import size_check
@@ -24,8 +24,8 @@ from hcomp.runtime.steps import Code
 from hcomp.runtime.vm import elements
 
 FastRun = Callable[[Mapping[str, object]], dict[str, Any] | None]
-Take = Callable[[Mapping[str, object]], list[np.ndarray] | None]
-Execute = Callable[[list[np.ndarray], list[Any]], Sequence[Any]]
+Execute = Callable[[list[np.ndarray]], Sequence[Any]]
+Owned = Callable[[list[np.ndarray], Sequence[Any]], bool]
 
 
 def fast_run(manifest: Manifest, code: Code, resources: Resources, binder: InputBinder) -> FastRun | None:
@@ -43,8 +43,11 @@ def fast_run(manifest: Manifest, code: Code, resources: Resources, binder: Input
         or not binder.all_plain
     ):
         return None
-    execute = _single_region(program, resources) or (lambda arrays, tensors: code.run(tensors))
-    return _with_arrays(execute, [output.name for output in manifest.outputs], resources, binder)
+    constants = resources.addresses()
+    outputs = [output.name for output in manifest.outputs]
+    if (execute := _single_region(program, resources)) is not None:
+        return _with_arrays(binder, outputs, execute, _once(_owned(constants)))
+    return _with_arrays(binder, outputs, lambda arrays: code.run([from_dlpack(a) for a in arrays]), _owned(constants))
 
 
 def _is_native(step: Step) -> bool:
@@ -70,11 +73,11 @@ def _single_region(program: Program, resources: Resources) -> Execute | None:
     single = len(step.outputs) == 1
     made = [step.outputs.index(name) for name in program.outputs]
 
-    def execute(arrays: list[np.ndarray], tensors: list[Any]) -> Sequence[Any]:
+    def execute(arrays: list[np.ndarray]) -> Sequence[Any]:
         if check is not None:
             check(arrays)
         try:
-            result = region(tensors if given is None else [tensors[i] for i in given], None)
+            result = region(arrays if given is None else [arrays[i] for i in given], None)
         except Exception as error:  # generated code raises what its kernels ask for
             raise failed(step, error) from error
         if single:
@@ -85,59 +88,58 @@ def _single_region(program: Program, resources: Resources) -> Execute | None:
     return execute
 
 
-def _taking(binder: InputBinder) -> Take:
-    """Return what takes the inputs if all are as the kernels want them, alignment apart."""
-    rows = [(row.name, row.dtype, row.shape, row) for row in binder.rows]
-    static, known = binder.static_shapes, binder.known_shapes
-    count, array_type = len(rows), np.ndarray
+def _owned(constants: Container[int]) -> Owned:
+    """Return what says whether each tensor made has memory of its own."""
 
-    def take(given: Mapping[str, object]) -> list[np.ndarray] | None:
+    def owned(arrays: list[np.ndarray], made: Sequence[Any]) -> bool:
+        taken = [from_dlpack(array).data_ptr() for array in arrays]
+        for tensor in made:
+            address = tensor.data_ptr()
+            if address in taken or address in constants:
+                return False
+            taken.append(address)
+        return True
+
+    return owned
+
+
+def _once(owned: Owned) -> Owned:
+    """Return `owned` for a region: its code has no branches, so what held of it once holds again."""
+    held = False
+
+    def same(arrays: list[np.ndarray], made: Sequence[Any]) -> bool:
+        nonlocal held
+        held = held or owned(arrays, made)
+        return held
+
+    return same
+
+
+def _with_arrays(binder: InputBinder, outputs: Sequence[str], execute: Execute, owned: Owned) -> FastRun:
+    """Return the short way: `execute` between taking the inputs and giving the outputs."""
+    rows = [(row.name, row.dtype, row.shape, row) for row in binder.rows]
+    count, array_type = len(rows), np.ndarray
+    is_static, known = binder.static_shapes is not None, binder.known_shapes
+    to_numpy = np.from_dlpack
+
+    def run(given: Mapping[str, object]) -> dict[str, Any] | None:
         if len(given) != count:
             return None
         arrays = []
         for name, dtype, shape, row in rows:
-            value = given.get(name)
-            if type(value) is not array_type or value.dtype is not dtype or not value.flags.carray:
+            array = given.get(name)
+            if type(array) is not array_type or array.dtype is not dtype or not array.flags.carray:
                 return None
-            arrays.append(value if shape is None or value.shape == shape else one_element(row, value))
-        shapes = [array.shape for array in arrays]
-        return arrays if shapes == static or tuple(shapes) in known else None
-
-    return take
-
-
-def _with_arrays(execute: Execute, outputs: Sequence[str], resources: Resources, binder: InputBinder) -> FastRun:
-    """Return the short way: `execute` between taking the inputs and giving the outputs."""
-    constants = resources.addresses()
-    take = _taking(binder)
-    all_spares = [row.spares for row in binder.rows]
-    to_numpy = np.from_dlpack
-
-    def run(given: Mapping[str, object]) -> dict[str, Any] | None:
-        if (arrays := take(given)) is None:
-            return None
-        tensors, taken, borrowed = [], [], []
-        for array, spares in zip(arrays, all_spares, strict=False):
-            tensor = from_dlpack(array)
-            address = tensor.data_ptr()
-            if address & MISALIGNED:
-                if (spare := staged(array, spares)) is None:
+            if shape is not None and array.shape != shape:
+                array = one_element(row, array)
+                if array.shape != shape:
                     return None
-                borrowed.append((spares, spare))
-                tensor = spare[1]
-                address = tensor.data_ptr()
-            tensors.append(tensor)
-            taken.append(address)
-        made = execute(arrays, tensors)
-        if borrowed:
-            give_back(borrowed)
-        found = {}
-        for name, tensor in zip(outputs, made, strict=False):
-            address = tensor.data_ptr()
-            if address in taken or address in constants:
-                return None
-            taken.append(address)
-            found[name] = to_numpy(tensor)
-        return found
+            arrays.append(array)
+        if not is_static and tuple([array.shape for array in arrays]) not in known:
+            return None
+        made = execute(arrays)
+        if not owned(arrays, made):
+            return None
+        return dict(zip(outputs, map(to_numpy, made), strict=False))
 
     return run

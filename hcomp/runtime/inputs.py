@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -28,46 +28,32 @@ from hcomp.dims import Dim, evaluate, is_symbol
 from hcomp.dtypes import dtype_name, is_float, is_integer, numpy_dtype
 from hcomp.errors import RunError
 from hcomp.runtime.resources import numpy_is_plain
-from hcomp.runtime.values import ALIGNMENT, address, aligned_copy, to_array, to_tensor
+from hcomp.runtime.values import address, to_array, to_tensor
 
 Shape = tuple[int, ...]
 
 MAX_KNOWN_SHAPES = 4096
-MAX_SPARE_BYTES = 1 << 22
-SMALL_SPARE_BYTES = 1 << 16
-MAX_SPARES = 8
-"""Of small buffers for one input; of larger ones a single one is kept."""
-
-MISALIGNED = ALIGNMENT - 1
-
-
-Spare = tuple[np.ndarray, Tensor]
-Borrowed = list[tuple[list[Spare], Spare]]
-
 
 class Bound(NamedTuple):
     """Inputs ready to run: values in the program's order, and where their memory is.
 
-    `borrowed` are staging buffers to give back after the run; `torch` says that the caller
-    passed torch tensors and wants them back.
+    `torch` says that the caller passed torch tensors and wants them back.
     """
 
     values: list[object]
     addresses: set[int]
-    borrowed: Borrowed
     torch: bool
 
 
 @dataclass
 class Row:
-    """One input: its type, the numpy dtype of its fast path, and spare staging buffers."""
+    """One input: its type, and the numpy dtype of its fast path."""
 
     name: str
     type: ValueType
     dtype: np.dtype | None = None
     shape: Shape | None = None  # where it is static
     is_plain: bool = False  # kernels read it, and numpy can pass it to them as it is
-    spares: list[Spare] = field(default_factory=list)
 
 
 class InputBinder:
@@ -115,23 +101,20 @@ class InputBinder:
         return self._convert(values, torch)
 
     def _convert(self, values: list[Any], torch: bool) -> Bound:
-        """Turn arrays that kernels read into tensors over aligned memory."""
+        """Turn arrays that kernels read into tensors, without a copy if they lie in a row."""
         addresses: set[int] = set()
-        borrowed: Borrowed = []
         for i, row in enumerate(self.rows):
             value = values[i]
             if row.is_plain and isinstance(value, np.ndarray):
                 # Without elements any strides are contiguous to numpy, but not to TVM.
                 if value.flags.carray and value.size:
                     values[i] = tensor = from_dlpack(value)
-                    where = tensor.data_ptr()
-                    if not where & MISALIGNED:
-                        addresses.add(where)
-                        continue
-                value = values[i] = _fit_for_kernels(row, value, borrowed)
+                    addresses.add(tensor.data_ptr())
+                    continue
+                value = values[i] = to_tensor(value)
             if isinstance(value, Tensor | np.ndarray):
                 addresses.add(address(value))
-        return Bound(values, addresses, borrowed, torch)
+        return Bound(values, addresses, torch)
 
     def _refuse_names(self, inputs: Mapping[str, object]) -> None:
         missing = [row.name for row in self.rows if row.name not in inputs]
@@ -209,40 +192,6 @@ def _row(spec: ValueSpec, for_kernel: bool) -> Row:
     return row
 
 
-def _fit_for_kernels(row: Row, array: np.ndarray, borrowed: Borrowed) -> Tensor:
-    """Return an array that is misaligned, strided or read-only as a tensor for kernels."""
-    if not array.flags.writeable and array.flags.c_contiguous and array.size:
-        return to_tensor(array)
-    if array.nbytes > MAX_SPARE_BYTES:
-        return aligned_copy(array)
-    # Arrays from numpy are aligned to 16 only: a buffer that is kept saves 2 us a call, and the page
-    # faults of fresh memory where it is large.
-    if (spare := staged(array, row.spares)) is None:
-        tensor = aligned_copy(array)
-        spare = (np.from_dlpack(tensor), tensor)
-    borrowed.append((row.spares, spare))
-    return spare[1]
-
-
-def staged(array: np.ndarray, spares: list[Spare]) -> Spare | None:
-    """Return a spare buffer that holds the array's content, or None where there is none to fit."""
-    try:
-        spare = spares.pop()  # atomic
-    except IndexError:
-        return None
-    if spare[0].shape != array.shape:
-        return None
-    spare[0][...] = array
-    return spare
-
-
-def give_back(borrowed: Borrowed) -> None:
-    """Return the staging buffers of a run that is over."""
-    for spares, spare in borrowed:
-        if len(spares) < (MAX_SPARES if spare[0].nbytes <= SMALL_SPARE_BYTES else 1):
-            spares.append(spare)
-
-
 def _is_torch(value: object) -> bool:
     """Say whether a value is, or holds, a torch tensor; torch is never imported for this."""
     torch = sys.modules.get("torch")
@@ -314,10 +263,9 @@ def _from_torch(type_: TensorType, value: Any) -> object:
     if name.startswith("complex"):
         return value.numpy()
     value = value.contiguous()
-    if value.data_ptr() & MISALIGNED or not value.numel():
-        fresh = to_array(_export(value)) if value.numel() else np.empty(tuple(value.shape), numpy_dtype(name))
-        return to_tensor(np.array(fresh))
-    return _export(value)
+    if not value.numel():
+        return to_tensor(np.empty(tuple(value.shape), numpy_dtype(name)))
+    return _aligned(_export(value))
 
 
 def _from_dlpack(type_: TensorType, value: Any) -> object:
@@ -327,7 +275,14 @@ def _from_dlpack(type_: TensorType, value: Any) -> object:
     shape = tuple(tensor.shape)
     if str(tensor.dtype) != type_.dtype:
         raise _UnfitError(_spell(str(tensor.dtype), shape))
-    if not tensor.is_contiguous() or tensor.data_ptr() & MISALIGNED or not tensor.numel():
+    if not tensor.is_contiguous() or not tensor.numel():
+        return to_tensor(np.array(to_array(tensor)))
+    return _aligned(tensor)
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """Return a tensor whose elements start on multiples of their size, as kernels need it."""
+    if tensor.data_ptr() % tensor.dtype.itemsize:
         return to_tensor(np.array(to_array(tensor)))
     return tensor
 

@@ -16,7 +16,7 @@ from hcomp.artifact.types import TensorType, ValueType
 from hcomp.errors import RunError
 from hcomp.runtime.cpu import check_cpu
 from hcomp.runtime.fast import fast_run
-from hcomp.runtime.inputs import InputBinder, check_mapping, give_back
+from hcomp.runtime.inputs import InputBinder, check_mapping
 from hcomp.runtime.profile import Profile, profile_runs
 from hcomp.runtime.resources import Resources
 from hcomp.runtime.steps import compile_program
@@ -96,7 +96,7 @@ class Session:
 
     def _run_any(self, inputs: Mapping[str, object]) -> dict[str, Any]:
         """Run in the way that takes any values, layouts and steps."""
-        values, taken, borrowed, torch = self._binder.bind(inputs)
+        values, taken, torch = self._binder.bind(inputs)
         found: dict[str, Any] = {}
         seen: list[object] = []
         for (name, fresh, read), value in zip(self._results, self._code.run(values), strict=True):
@@ -109,8 +109,6 @@ class Session:
                 value = copied(value)
             seen.append(value)
             found[name] = read(value) if not torch else _to_torch(value)
-        if borrowed:
-            give_back(borrowed)
         return found
 
     def __call__(self, *args: object, **named: object) -> Any:

@@ -1,7 +1,7 @@
 """Values of a running program in their forms: TVM tensors for kernels, numpy arrays for the host.
 
-Both forms share memory where they can. Generated code needs 64-byte aligned, C-contiguous,
-native-endian data; what is not gets copied here and nowhere else.
+Both forms share memory where they can. Generated code needs C-contiguous, native-endian data whose
+elements start on multiples of their size; what is not gets copied here and nowhere else.
 """
 
 from __future__ import annotations
@@ -174,12 +174,10 @@ def reinterpret(tensor: Tensor, dtype: str) -> Tensor:
 
 def _plain_tensor(array: np.ndarray) -> Tensor:
     flags = array.flags
-    if array.size and flags.c_contiguous and array.dtype.isnative and array.dtype.kind in "biuf":
+    if array.size and flags.c_contiguous and flags.aligned and array.dtype.isnative and array.dtype.kind in "biuf":
         if not flags.writeable:
             array = np.asarray(_Writable(array))
-        tensor = from_dlpack(array)
-        if not tensor.data_ptr() % ALIGNMENT:
-            return tensor
+        return from_dlpack(array)
     return aligned_copy(array)
 
 
