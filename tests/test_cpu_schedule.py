@@ -207,6 +207,7 @@ def test_row_wise() -> None:
             "exact": (f32((3, 4, 64)), one(OP.nn.softmax, -1), softmax_axis(-1)),
             "symbolic": (f32(("n", "m", "k")), one(OP.nn.softmax, -1), softmax_axis(-1)),
             "middle": (f32((2, 7, 5, 3)), one(OP.nn.softmax, 1), softmax_axis(1)),
+            "square": (f32((2, 8, 8, 8)), one(OP.nn.softmax, 2), softmax_axis(2)),
             "first": (f32((7, 5)), one(OP.nn.softmax, 0), softmax_axis(0)),
             "log": (
                 f32(("n", 33)),
