@@ -17,6 +17,7 @@ from tvm import relax
 
 from hcomp.codegen.machine_code import machine_code
 from hcomp.codegen.relax_module import LoweredRegion
+from hcomp.codegen.vm_calls import without_idle_calls
 from hcomp.errors import CodegenError
 from hcomp.stopwatch import Stopwatch
 
@@ -69,6 +70,7 @@ def build_region(
             kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
             with clock.stage("plan memory"):
                 module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
+                module = without_idle_calls(module, len(lowered.constants))
             with clock.stage("machine code"):
                 program, objects = machine_code(module, target)
     except (tvm.error.InternalError, ValueError, TypeError, RuntimeError, CodegenError) as error:
