@@ -18,7 +18,7 @@ from hcomp.errors import HcompError
 
 DEBUG = "HCOMP_DEBUG"
 """The environment variable that makes faults of hcomp show their traceback."""
-COMMANDS = ("compile", "run", "verify", "bench", "inspect", "explain", "diff", "devices")
+COMMANDS = ("compile", "run", "verify", "bench", "profile", "inspect", "explain", "diff", "devices")
 
 
 INTERRUPTED = ("interrupted", 130)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from hcomp.codegen.kernel_list import KERNELS
 from hcomp.codegen.kernels import BuiltRegion, build_region
-from hcomp.codegen.machine_code import PROGRAM
+from hcomp.codegen.machine_code import INTERPRETED, PROGRAM
 from hcomp.codegen.relax_module import lower_region
 from hcomp.ir.graph import Graph
 from hcomp.passes.channels_last import channels_last
@@ -53,11 +54,17 @@ def emit(graph: Graph, name: str, options: Options) -> EmittedRegion:
     """Return the region `graph` as object files and a program file of the Relax VM."""
     built = build(graph, name)
     objects = {f"object{number}": data for number, data in enumerate(built.objects)}
-    roles = {"program": PROGRAM, **{role: f"{role}.o" for role in objects}}
+    roles = {"program": PROGRAM, "interpreted": INTERPRETED, "kernels": KERNELS}
+    roles |= {role: f"{role}.o" for role in objects}
     notes = () if built.fused else ("its operators are not fused: TVM refused its symbolic shapes",)
     return EmittedRegion(
         executor="vm",
-        files={PROGRAM: built.program, **{f"{role}.o": data for role, data in objects.items()}},
+        files={
+            PROGRAM: built.program,
+            INTERPRETED: built.interpreted,
+            KERNELS: built.listing,
+            **{f"{role}.o": data for role, data in objects.items()},
+        },
         roles=roles,
         constants=built.constants,
         fresh_outputs=built.fresh_outputs,
