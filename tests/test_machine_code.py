@@ -85,7 +85,7 @@ def test_only_what_comes_from_outside_is_checked_and_each_shape_is_made_once() -
         x = graph_of.emit("softmax", graph_of.emit("add", x, large), axis=-1)
     lowered = lower_region(graph_of.finish((graph_of.emit("concat", x, x, axis=0),)))
     assert len(lowered.constants) == 3
-    module = tvm.transform.Sequential(kernels._lower_passes())(kernels._fuse(lowered.module)[0])
+    module = tvm.transform.Sequential(kernels._lower_passes())(kernels._fuse(lowered)[0])
     before = module.script()
     text = without_idle_calls(module, len(lowered.constants)).script()
     assert before.count("vm.builtin.check_tensor_info") == 4

@@ -11,7 +11,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("artifact", help="what `hcomp compile` wrote")
     parser.add_argument("--kernels", action="store_true", help="time each kernel of the compiled regions by itself")
-    parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input; others are made up")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input; others are made up"
+    )
     parser.add_argument("--size", action="append", default=[], metavar="SYMBOL=N", help="a size of made-up inputs")
     parser.add_argument("--runs", type=int, default=20, help="runs to take the median of (default: 20)")
     parser.add_argument("--threads", type=int, default=1, help="threads of the compiled kernels (default: 1)")
@@ -48,6 +50,8 @@ def run(options: argparse.Namespace) -> int:
     machine = read_machine(machine_file())
     text = table(kernels.to_rows(machine)) + f"\n{kernels.total_us:.1f} us in {len(kernels.kernels)} kernels"
     if machine is None:
-        text += "\n`hcomp calibrate` measures this machine: then each kernel's share of the peak is shown, and its bound"
+        text += (
+            "\n`hcomp calibrate` measures this machine: then each kernel's share of the peak is shown, and its bound"
+        )
     report(options, kernels.to_json(machine), text)
     return 0

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tvm import relax
+from tvm.ir import PrimType
 
 Var: TypeAlias = Any
 Origins: TypeAlias = Mapping[Var, str]
@@ -48,9 +49,7 @@ class _Match:
         self.groups = {str(v.name_hint): f for v, f in after.functions.items()}
         self.known: dict[Any, list[Var]] = defaultdict(list)
         old = region_function(before)
-        self.values: dict[Var, Any] = {
-            new: var for new, var in zip(self.function.params, old.params, strict=False)
-        }
+        self.values: dict[Var, Any] = dict(zip(self.function.params, old.params, strict=False))
         for binding in _bindings(old):
             if (key := self._key(binding.value, {})) is not None:
                 self.known[key].append(binding.var)
@@ -110,7 +109,9 @@ class _Match:
 
     def _operand(self, value: Any, values: Mapping[Var, Any]) -> Any:
         """Return an argument as a part of a key; constants and sizes all look alike."""
-        return self._resolve(value, values) if isinstance(value, relax.Var | relax.TupleGetItem) else None
+        size = isinstance(getattr(value, "ty", None), PrimType)
+        known = isinstance(value, relax.Var | relax.TupleGetItem) and not size
+        return self._resolve(value, values) if known else None
 
     def _resolve(self, value: Any, values: Mapping[Var, Any]) -> Any:
         if isinstance(value, relax.Tuple):

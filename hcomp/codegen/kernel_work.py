@@ -7,6 +7,8 @@ convolutions do not change them.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -19,6 +21,15 @@ from hcomp.dims import Dim, DimLike, dim_max, dim_min, symbol
 Expr: TypeAlias = Any
 
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "FloorDiv", "FloorMod", "Mod", "Min", "Max")
+_COMBINE: dict[str, Callable[[DimLike, DimLike], DimLike]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "FloorMod": operator.mod,
+    "Min": dim_min,
+    "Max": dim_max,
+}
 _CONDITIONAL = "if_then_else"
 
 
@@ -50,7 +61,11 @@ def kernel_work(function: tirx.PrimFunc) -> KernelWork:
             names.append("" if is_buffer else str(parameter.name))
         count = _Count()
         count.statement(function.body, 1)
-        whole = {p: _times(shape, item_bytes(p)) for p, shape in zip(function.params, shapes, strict=True) if shape is not None}
+        whole = {
+            p: _times(shape, item_bytes(p))
+            for p, shape in zip(function.params, shapes, strict=True)
+            if shape is not None
+        }
         moved: DimLike = 0
         for parameter, size in whole.items():
             touched = count.touched.get(parameter)
@@ -62,7 +77,7 @@ def kernel_work(function: tirx.PrimFunc) -> KernelWork:
 
 def item_bytes(buffer: Any) -> int:
     """Return the bytes of one element of a buffer."""
-    return (tvm.DataType(str(buffer.ty.dtype)).bits + 7) // 8
+    return (int(tvm.DataType(str(buffer.ty.dtype)).bits) + 7) // 8
 
 
 class _UnknownError(Exception):
@@ -84,23 +99,22 @@ class _Count:
             case tirx.SeqStmt():
                 for part in node.seq:
                     self.statement(part, times)
-            case tirx.For():
-                self.values[node.loop_var] = 0  # the first one is as long as any
-                self.statement(node.body, times * self.dim(node.extent))
-            case s_tir.SBlockRealize():
-                self.statement(node.block.body, times)
+            case tirx.For() | tirx.AttrStmt() | s_tir.SBlockRealize():
+                self._nested(node, times)
             case tirx.BufferStore():
                 self._store(node, times)
             case tirx.IfThenElse():
                 self._branches(node, times)
             case tirx.Bind():
                 self._bind(node.var, node.value)
-            case tirx.AttrStmt():
-                self.statement(node.body, times)
             case tirx.While():
                 raise _UnknownError
-            case tirx.Evaluate():
-                self.value(node.value, times)
+
+    def _nested(self, node: Any, times: DimLike) -> None:
+        if isinstance(node, tirx.For):
+            self.values[node.loop_var] = 0  # the first one is as long as any
+            times = times * self.dim(node.extent)
+        self.statement(node.block.body if isinstance(node, s_tir.SBlockRealize) else node.body, times)
 
     def _branches(self, node: Any, times: DimLike) -> None:
         """Count the branch of more operations: the others are for ends and small sizes."""
@@ -206,25 +220,13 @@ def _dim(value: Expr, values: dict[Any, DimLike]) -> DimLike:
     """Return an integer expression as a dimension; a variable without a value is a size."""
     if isinstance(value, int | Dim):
         return value
-    match value:
-        case tirx.IntImm():
-            return int(value.value)
-        case tvm.ir.Var():
-            return values[value] if value in values else symbol(str(value.name))
-        case tirx.Cast():
-            return _dim(value.value, values)
-        case tirx.Add():
-            return _dim(value.a, values) + _dim(value.b, values)
-        case tirx.Sub():
-            return _dim(value.a, values) - _dim(value.b, values)
-        case tirx.Mul():
-            return _dim(value.a, values) * _dim(value.b, values)
-        case tirx.FloorDiv():
-            return _dim(value.a, values) // _dim(value.b, values)
-        case tirx.FloorMod():
-            return _dim(value.a, values) % _dim(value.b, values)
-        case tirx.Min():
-            return dim_min(_dim(value.a, values), _dim(value.b, values))
-        case tirx.Max():
-            return dim_max(_dim(value.a, values), _dim(value.b, values))
-    raise _UnknownError
+    if isinstance(value, tirx.IntImm):
+        return int(value.value)
+    if isinstance(value, tvm.ir.Var):
+        return values[value] if value in values else symbol(str(value.name))
+    if isinstance(value, tirx.Cast):
+        return _dim(value.value, values)
+    combine = _COMBINE.get(type(value).__name__)
+    if combine is None:
+        raise _UnknownError
+    return combine(_dim(value.a, values), _dim(value.b, values))

@@ -90,7 +90,7 @@ class KernelProfile:
     def to_rows(self, machine: Machine | None = None, most: int | None = None) -> list[tuple[str, ...]]:
         """Return the rows of a table for people, with its head; `most` cuts it."""
         head = ("us", "share", "calls", "GFLOP/s", "GB/s", "of peak", "bound by", "rule", "kernel", "nodes")
-        rows = [head if machine is not None else (*head[:5], *head[7:])]
+        rows: list[tuple[str, ...]] = [head if machine is not None else (*head[:5], *head[7:])]
         total = self.total_us or 1.0
         for kernel in self.kernels[:most]:
             reached: tuple[str, ...] = ()

@@ -51,6 +51,8 @@ def _kernels(step: Launch, resources: Resources, constants: Sequence[Constant]) 
     bound = [resources.constant_tensor(spec) for spec in constants]
     if resources.clock is None:
         return vm_region(resources.member(step, "program"), code, bound)
+    if "kernels" not in step.files:
+        raise ArtifactError("there is no list of its kernels: compile the model again with this hcomp")
     watch = resources.clock.watch(step.region, resources.member(step, "kernels"))
     return vm_region(resources.member(step, "interpreted"), code, bound, watch)
 
