@@ -115,7 +115,7 @@ def test_a_profiled_run_computes_the_same(name: str) -> None:
 
 def test_what_bounds_a_kernel_is_what_takes_longest_on_the_machine() -> None:
     def bound(operations: int, size: int, calls: int = 1, threads: int = 1) -> tuple[str, float]:
-        return KernelTime("r", "k", "rule", (), calls, 10.0, operations, size).bound(MACHINE, threads)
+        return KernelTime("r", "k", "rule", (), calls, 10.0, 9.0, operations, size).bound(MACHINE, threads)
 
     assert bound(500_000, 1000) == ("compute", pytest.approx(0.5))
     assert bound(500_000, 1000, threads=4) == ("compute", pytest.approx(1 / 6))

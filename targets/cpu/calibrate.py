@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def calibrate() -> Machine:
     """Return this machine as measured now; takes some seconds."""
     cpu, target = processor()
     cores = wanted_threads(physical_cores())  # before anything runs: a pool of threads cannot grow
-    kernels = _built(cpu, target)
+    kernels = _kernels()
     one, every = (_peak(kernels, cpu, threads) for threads in (1, cores))
     return Machine(
         name=NAME,
@@ -66,6 +66,17 @@ def calibrate() -> Machine:
         launch_us=_launch_us(cpu, target),
         memories=tuple(_memory(kernels, cpu, cores, name, size) for name, size in _levels(cpu)),
     )
+
+
+def peak_gflop_s(threads: int = 1) -> float:
+    """Return the peak of `threads` threads in GFLOP/s, measured now, in about 0.3 s."""
+    wanted_threads(threads)
+    return _peak(_kernels(), processor()[0], threads)
+
+
+@cache
+def _kernels() -> dict[str, Any]:
+    return _built(*processor())
 
 
 def _chains(cpu: CpuFeatures) -> int:
