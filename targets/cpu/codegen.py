@@ -13,6 +13,7 @@ from hcomp.ir.graph import Graph
 from hcomp.passes.channels_last import channels_last
 from hcomp.stopwatch import Stopwatch
 from hcomp.targets.base import EmittedRegion, Options
+from hcomp.targets.cpu.choices import Choices
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.lowering import cpu_rules
 from hcomp.targets.cpu.schedule import schedule_module
@@ -25,8 +26,8 @@ def processor() -> tuple[CpuFeatures, Any]:
     return features, features.tvm_target()
 
 
-def build(graph: Graph, name: str) -> BuiltRegion:
-    """Build a region's kernels for this machine.
+def build(graph: Graph, name: str, choices: Choices | None = None) -> BuiltRegion:
+    """Build a region's kernels for this machine, by measured blocks where `choices` has them.
 
     Raises:
         CodegenError: a node has no lowering or TVM refuses the module.
@@ -34,7 +35,7 @@ def build(graph: Graph, name: str) -> BuiltRegion:
     features, target = processor()
     clock = Stopwatch()
     with clock.stage("lower"):
-        lowered = lower_region(channels_last(graph), cpu_rules(features))
+        lowered = lower_region(channels_last(graph), cpu_rules(features, choices))
     return build_region(lowered, target, lambda module: schedule_module(module, features), name, clock)
 
 
@@ -51,8 +52,12 @@ def requirements() -> dict[str, Any]:
 
 
 def emit(graph: Graph, name: str, options: Options) -> EmittedRegion:
-    """Return the region `graph` as object files and a program file of the Relax VM."""
-    built = build(graph, name)
+    """Return the region `graph` as object files and a program file of the Relax VM.
+
+    The option "tuning" has measured blocks by signature.
+    """
+    measured = options.get("tuning")
+    built = build(graph, name, None if measured is None else Choices(measured))
     objects = {f"object{number}": data for number, data in enumerate(built.objects)}
     roles = {"program": PROGRAM, "interpreted": INTERPRETED, "kernels": KERNELS}
     roles |= {role: f"{role}.o" for role in objects}

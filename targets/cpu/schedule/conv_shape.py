@@ -34,6 +34,8 @@ class ConvShape(Annotation):
             weight is [*kernel][groups] and has no panels.
         tile: outputs along each axis of one tile of Winograd's filtering, whose weight is
             [(tile + 2)^2][panels][inputs][columns]; 0 for a direct convolution.
+        positions: about how many output positions one task of a direct convolution computes; 0 for the
+            schedule's own number.
     """
 
     kernel: tuple[int, ...]
@@ -46,6 +48,7 @@ class ConvShape(Annotation):
     outputs: int
     columns: int
     tile: int = 0
+    positions: int = 0
 
     @property
     def panels(self) -> int:
