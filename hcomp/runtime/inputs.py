@@ -34,6 +34,7 @@ Shape = tuple[int, ...]
 
 MAX_KNOWN_SHAPES = 4096
 
+
 class Bound(NamedTuple):
     """Inputs ready to run: values in the program's order, and where their memory is.
 

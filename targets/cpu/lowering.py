@@ -20,7 +20,7 @@ from hcomp.ir.types import TensorType
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import emit_conv, emit_matmul
 from hcomp.targets.cpu.heavy.matmul_int8 import emit_matmul_int8, takes_pairs
-from hcomp.targets.cpu.heavy.pool import pool_body
+from hcomp.targets.cpu.heavy.pool import pool_body, takes_pool
 from hcomp.targets.cpu.heavy.recurrent_rules import recurrent_rules
 
 FLOAT32 = "float32"
@@ -67,10 +67,7 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
         body = pool_body(kind)
 
         def rule(lowering: Lowering, node: Node) -> Any:
-            data = lowering.type(node.inputs[0])
-            channels = (data.shape or (0,))[-1]
-            fits = node.attrs["channels_last"] and data.dtype == FLOAT32
-            if not fits or not isinstance(channels, int) or channels == 0 or not _all_numbers(node.attrs["padding"]):
+            if not takes_pool(lowering.type(node.inputs[0]), node.attrs):
                 return LOWER[node.op](lowering, node)
             return lowering.kernel(node, body)
 
@@ -80,7 +77,7 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
         "matmul": matmul,
         "conv": conv,
         "max_pool": pool("max"),
-        "avg_pool": pool("sum"),
+        "avg_pool": pool("mean"),
         **recurrent_rules(features),
     }
 
@@ -120,10 +117,6 @@ def _output(node: Node) -> TensorType:
     found = node.outputs[0].type
     assert isinstance(found, TensorType)
     return found
-
-
-def _all_numbers(values: Any) -> bool:
-    return all(isinstance(v, int) for v in values)
 
 
 def _packer(lowering: Lowering, name: str) -> Callable[[str, NDArray[Any]], Any]:
