@@ -18,7 +18,8 @@ from hcomp.codegen.relax_table import LOWER
 from hcomp.ir.graph import Node
 from hcomp.ir.types import TensorType
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.heavy import emit_conv, emit_matmul
+from hcomp.targets.cpu.heavy import emit_conv, emit_conv_transpose, emit_matmul
+from hcomp.targets.cpu.heavy.conv_transpose import takes_conv_transpose
 from hcomp.targets.cpu.heavy.matmul_int8 import emit_matmul_int8, takes_pairs
 from hcomp.targets.cpu.heavy.pool import pool_body, takes_pool
 from hcomp.targets.cpu.heavy.recurrent_rules import recurrent_rules
@@ -63,6 +64,22 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
         )
         return lowering.typed(found, _output(node))
 
+    def conv_transpose(lowering: Lowering, node: Node) -> Any:
+        weight = _constant_weight(lowering, node)
+        if weight is None or not takes_conv_transpose(node.attrs, weight.shape):
+            return LOWER["conv_transpose"](lowering, node)
+        attrs: Mapping[str, Any] = {k: v for k, v in node.attrs.items() if k != "channels_last"}
+        found = emit_conv_transpose(
+            lowering.builder,
+            lowering.expr(node.inputs[0]),
+            np.asarray(weight),
+            **attrs,
+            pack=_packer(lowering, node.inputs[1]),
+            cpu=features,
+            sizes=[lowering.dim(d) for d in (_output(node).shape or ())[1:-1]],
+        )
+        return lowering.typed(found, _output(node))
+
     def pool(kind: str) -> Rule:
         body = pool_body(kind)
 
@@ -76,6 +93,7 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
     return {
         "matmul": matmul,
         "conv": conv,
+        "conv_transpose": conv_transpose,
         "max_pool": pool("max"),
         "avg_pool": pool("mean"),
         **recurrent_rules(features),
