@@ -53,7 +53,7 @@ class _Layout:
 
     def rule(self, node: Node, edit: Editor) -> Sequence[str] | None:
         """Return what takes the place of the node's outputs."""
-        if node.op == "conv":
+        if node.op in ("conv", "conv_transpose"):
             return self._conv(node, edit)
         handle = _RULES.get(node.op)
         if handle is None or not any(name in self.turned for name in node.used_inputs):
@@ -74,12 +74,13 @@ class _Layout:
         plain = all(isinstance(p, int) and p >= 0 for p in attrs["padding"])
         if x is None or x.shape is None or weight is None or 0 in weight.shape or not plain:
             return None
-        if x.dtype != "float32" or weight.dtype != np.float32 or attrs["out_dtype"] not in ("", "float32"):
+        if x.dtype != "float32" or weight.dtype != np.float32 or attrs.get("out_dtype", "") not in ("", "float32"):
             return None
-        if attrs["channels_last"] or x.shape[1] != weight.shape[1] * attrs["groups"]:
+        inputs = weight.shape[0] if node.op == "conv_transpose" else weight.shape[1] * attrs["groups"]
+        if attrs["channels_last"] or x.shape[1] != inputs:
             return None
         source = self._last(edit, node.inputs[0], len(x.shape))
-        made = edit.emit("conv", source, node.inputs[1], hint=node.output, **{**attrs, "channels_last": True})
+        made = edit.emit(node.op, source, node.inputs[1], hint=node.output, **{**attrs, "channels_last": True})
         return (self.turn(edit, made, _first(len(x.shape)), node.output),)
 
     def _last(self, edit: Editor, name: str, rank: int) -> str:

@@ -85,13 +85,13 @@ LINEAR: dict[str, list[Case]] = {
         case(t("uint8", N, 2, 5, 5), t("int8", M, 2, 3, 3), **_CONV, out_dtype="int32"),
         case(t("bfloat16", N, 3, 4, 4), t("bfloat16", 2, 3, 1, 1), **_CONV),
     ]),
-    "conv_transpose": [
+    "conv_transpose": _both_layouts([
         case(t("float32", N, 3, 4, 5), t("float32", 3, 2, 3, 3), **_TRANSPOSED),
         case(t("float32", N, 4, M), t("float32", 4, 2, 3), strides=(2,), padding=(1, 0),
              dilation=(2,), output_padding=(1,), groups=2),
         case(t("float16", 1, 2, 3, N), t("float16", 2, 3, 2, 2), strides=(2, 3),
              padding=(0, 1, 1, 0), dilation=(1, 1), output_padding=(1, 2)),
-    ],
+    ]),
     "max_pool": _both_layouts([*_POOLS, case(t("int8", N, M, 4, 4), **_POOL2)]),
     "avg_pool": _both_layouts([
         *_POOLS,

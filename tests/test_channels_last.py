@@ -54,6 +54,8 @@ STEPS: list[tuple[str, Step, int]] = [
     ("nothing", lambda b, y: y, 2),
     ("bias and activation", lambda b, y: b.emit("relu", b.emit("add", y, _const(b, 1, 6, 1, 1))), 2),
     ("constants of lower rank", lambda b, y: b.emit("multiply", b.emit("add", y, _const(b)), _const(b, 7)), 2),
+    ("transposed convolution", lambda b, y: b.emit("conv_transpose", y, _const(b, 6, 2, 3, 3), **WINDOW,
+                                                   output_padding=(0, 0)), 2),
     ("two convolutions", lambda b, y: _conv(b, b.emit("tanh", y)), 2),
     ("residual of the input", lambda b, y: b.emit("add", _conv(b, y, 3), "x"), 2),
     ("where", lambda b, y: b.emit("where", b.emit("less", y, _const(b)), y, _const(b, 6, 1, 1)), 2),

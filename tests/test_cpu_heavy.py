@@ -16,6 +16,7 @@ from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import (
     Recurrence,
     emit_conv,
+    emit_conv_transpose,
     emit_gru,
     emit_lstm,
     emit_matmul,
@@ -25,6 +26,7 @@ from hcomp.targets.cpu.heavy import (
 from hcomp.targets.cpu.heavy import conv as conv_module
 from hcomp.targets.cpu.heavy.activations import resolve_activations
 from hcomp.targets.cpu.heavy.conv import panel_columns, winograd_tile
+from hcomp.targets.cpu.heavy.conv_transpose import takes_conv_transpose
 from hcomp.targets.cpu.schedule import schedule_module, schedule_report
 from hcomp.targets.cpu.schedule.conv_shape import ConvShape
 from hcomp.targets.cpu.schedule.winograd import largest_error
@@ -295,6 +297,57 @@ def test_convolution_with_residual_and_activation() -> None:
     (expected,) = reference("Conv", ["x", "w"], {"x": x}, {"w": w}, pads=(1, 1, 1, 1))
     close(y, np.maximum(np.moveaxis(expected, 1, -1) + z, 0), 36)
     assert len(report) == 1
+
+
+# image, weight, strides, padding, dilation, output padding, groups
+TRANSPOSED: list[tuple[Any, ...]] = [
+    ((1, 8, 9, 10), (8, 16, 2, 2), (2, 2), (0, 0, 0, 0), (1, 1), (0, 0), 1),
+    ((2, 5, 9, 7), (5, 20, 3, 3), (2, 2), (1, 1, 1, 1), (1, 1), (1, 1), 1),
+    ((1, 5, 6, 7), (5, 1, 4, 4), (2, 2), (1, 1, 1, 1), (1, 1), (0, 0), 1),
+    ((1, 5, 30, 20), (5, 3, 5, 4), (3, 2), (2, 1, 0, 1), (1, 1), (2, 0), 1),
+    ((2, 4, 300), (4, 1, 5), (4,), (3, 2), (1,), (1,), 1),
+    ((1, 6, 7, 9), (6, 8, 3, 3), (2, 1), (1, 2, 0, 1), (1, 2), (1, 0), 2),
+    ((1, 12, 9, 9), (12, 1, 4, 4), (2, 2), (1, 1, 1, 1), (1, 1), (0, 0), 12),
+    ((1, 4, 5, 5), (4, 70, 2, 2), (2, 2), (0, 1, 1, 0), (1, 1), (0, 0), 1),
+    ((1, 9, 11, 12), (9, 10, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), (0, 0), 1),
+    ((1, 2, 5, 6, 7), (2, 3, 2, 3, 3), (1, 2, 3), (0, 1, 1, 1, 1, 0), (1, 1, 1), (0, 1, 2), 1),
+    ((1, 3, 4, 200), (3, 24, 1, 8), (1, 8), (0, 0, 0, 3), (1, 1), (0, 0), 1),
+]
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("case", TRANSPOSED)
+def test_transposed_convolution(case: tuple[Any, ...], symbolic: bool) -> None:
+    shape, weights, strides, padding, dilation, extra, groups = case
+    x, w, b = normal(*shape), normal(*weights), normal(weights[1] * groups)
+    rank = len(weights) - 2
+    attrs = {"strides": strides, "padding": padding, "dilation": dilation, "output_padding": extra, "groups": groups}
+    assert takes_conv_transpose({**attrs, "channels_last": True}, weights)
+    names = ("n", *("h", "w", "d")[:rank], shape[1]) if symbolic else (shape[0], *shape[2:], shape[1])
+
+    def body(bb: Any, v: Any) -> Any:
+        sizes = [
+            (v.ty.shape[a + 1] - 1) * strides[a]
+            + ((weights[a + 2] - 1) * dilation[a] + 1 + extra[a] - padding[a] - padding[rank + a])
+            for a in range(rank)
+        ]
+        y = emit_conv_transpose(bb, v, w, **attrs, pack=pack, cpu=CPU, sizes=sizes)
+        return bb.emit(relax.op.add(y, relax.const(b)))
+
+    (y,), report = run([(names, "float32")], body, [np.ascontiguousarray(np.moveaxis(x, 1, -1))])
+    (expected,) = reference(
+        "ConvTranspose", ["x", "w", "b"], {"x": x}, {"w": w, "b": b}, strides=strides, pads=padding,
+        dilations=dilation, output_padding=extra, group=groups, kernel_shape=weights[2:],
+    )  # fmt: skip
+    close(y, np.moveaxis(expected, 1, -1), shape[1] // groups * int(np.prod(weights[2:])))
+    assert list(report.values()) == ["convolution"]
+
+
+def test_transposed_convolutions_that_have_no_kernel() -> None:
+    whole = {"strides": (2,), "padding": (0, 0), "dilation": (1,), "output_padding": (0,), "channels_last": True}
+    assert takes_conv_transpose(whole, (3, 4, 3))
+    for other in ({"dilation": (2,)}, {"padding": (6, 0)}, {"padding": (0, 5)}, {"channels_last": False}):
+        assert not takes_conv_transpose({**whole, **other}, (3, 4, 3))
 
 
 STEPS, BATCH, WIDTH, HIDDEN = 5, 5, 3, 9

@@ -1,4 +1,4 @@
-"""Pooling with channels last on the processor against the reference."""
+"""Pooling on the processor, in both layouts, against the reference."""
 
 from typing import Any
 
@@ -19,23 +19,28 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, 
     ((1, 12, 5, 100), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), False),
     ((1, 12, 13, 1), (5, 5), (3, 3), (2, 2, 2, 2), (2, 2), True),
     ((3, 40, 9), (3,), (2,), (1, 1), (1,), False),
+    ((2, 21, 19, 2), (1, 11), (1, 1), (0, 3, 0, 4), (1, 1), False),
+    ((1, 30, 4, 3), (11, 2), (2, 1), (5, 0, 5, 0), (1, 1), True),
     ((1, 4, 5, 6, 70), (2, 2, 3), (2, 2, 2), (0, 1, 1, 0, 1, 1), (1, 1, 1), True),
 ]
 
 
+@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("op", ["max_pool", "avg_pool", "avg_pool of padding"])
 @pytest.mark.parametrize("case", CASES)
-def test_pool(case: tuple[Any, ...], op: str, symbolic: bool) -> None:
+def test_pool(case: tuple[Any, ...], op: str, symbolic: bool, last: bool) -> None:
     shape, window, strides, padding, dilation, ceil_mode = case
-    names = (*(symbol(f"S{i}") for i in range(len(shape) - 1)), shape[-1]) if symbolic else shape
+    names: tuple[Any, ...] = (*(symbol(f"S{i}") for i in range(len(shape) - 1)), shape[-1]) if symbolic else shape
+    if not last:
+        shape, names = (shape[0], shape[-1], *shape[1:-1]), (names[0], names[-1], *names[1:-1])
     b = GraphBuilder("g")
     x = b.input("x", TensorType("float32", names))
     attrs = {"strides": strides, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
     if op.startswith("avg"):
         attrs["count_include_pad"] = op.endswith("padding")
     name = op.split(maxsplit=1)[0]
-    y = b.emit("relu", b.emit(name, x, pool_size=window, channels_last=True, **attrs))
+    y = b.emit("relu", b.emit(name, x, pool_size=window, channels_last=last, **attrs))
     graph = b.finish([y])
     data = random_array("float32", shape, "pool")
     if name == "max_pool":

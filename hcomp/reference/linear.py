@@ -208,6 +208,7 @@ def _row_blocks(out: Ints, depth: int) -> Iterator[slice]:
         yield slice(start, min(start + step, out[0]))
 
 
+@either_layout
 def conv_transpose(
     x: Array,
     weight: Array,

@@ -19,9 +19,10 @@ from hcomp.ir.graph import Node
 from hcomp.ir.types import TensorType
 from hcomp.targets.cpu.choices import Choices
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.heavy import emit_conv, emit_matmul
+from hcomp.targets.cpu.heavy import emit_conv, emit_conv_transpose, emit_matmul
+from hcomp.targets.cpu.heavy.conv_transpose import takes_conv_transpose
 from hcomp.targets.cpu.heavy.matmul_int8 import emit_matmul_int8, takes_pairs
-from hcomp.targets.cpu.heavy.pool import pool_body
+from hcomp.targets.cpu.heavy.pool import pool_body, takes_pool
 from hcomp.targets.cpu.heavy.recurrent_rules import recurrent_rules
 
 FLOAT32 = "float32"
@@ -62,14 +63,27 @@ def cpu_rules(features: CpuFeatures, choices: Choices | None = None) -> Mapping[
         )
         return lowering.typed(found, _output(node))
 
+    def conv_transpose(lowering: Lowering, node: Node) -> Any:
+        weight = _constant_weight(lowering, node)
+        if weight is None or not takes_conv_transpose(node.attrs, weight.shape):
+            return LOWER["conv_transpose"](lowering, node)
+        attrs: Mapping[str, Any] = {k: v for k, v in node.attrs.items() if k != "channels_last"}
+        found = emit_conv_transpose(
+            lowering.builder,
+            lowering.expr(node.inputs[0]),
+            np.asarray(weight),
+            **attrs,
+            pack=_packer(lowering, node.inputs[1]),
+            cpu=features,
+            sizes=[lowering.dim(d) for d in (_output(node).shape or ())[1:-1]],
+        )
+        return lowering.typed(found, _output(node))
+
     def pool(kind: str) -> Rule:
         body = pool_body(kind)
 
         def rule(lowering: Lowering, node: Node) -> Any:
-            data = lowering.type(node.inputs[0])
-            channels = (data.shape or (0,))[-1]
-            fits = node.attrs["channels_last"] and data.dtype == FLOAT32
-            if not fits or not isinstance(channels, int) or channels == 0 or not _all_numbers(node.attrs["padding"]):
+            if not takes_pool(lowering.type(node.inputs[0]), node.attrs):
                 return LOWER[node.op](lowering, node)
             return lowering.kernel(node, body)
 
@@ -78,8 +92,9 @@ def cpu_rules(features: CpuFeatures, choices: Choices | None = None) -> Mapping[
     return {
         "matmul": matmul,
         "conv": conv,
+        "conv_transpose": conv_transpose,
         "max_pool": pool("max"),
-        "avg_pool": pool("sum"),
+        "avg_pool": pool("mean"),
         **recurrent_rules(features),
     }
 
@@ -119,10 +134,6 @@ def _output(node: Node) -> TensorType:
     found = node.outputs[0].type
     assert isinstance(found, TensorType)
     return found
-
-
-def _all_numbers(values: Any) -> bool:
-    return all(isinstance(v, int) for v in values)
 
 
 def _packer(lowering: Lowering, name: str) -> Callable[[str, NDArray[Any]], Any]:

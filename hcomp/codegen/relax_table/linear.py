@@ -137,27 +137,29 @@ def _conv(kernel: Kernel) -> Tensor:
 def _conv_transpose(kernel: Kernel) -> Tensor:
     """Spread the input by the strides, then convolve with the turned kernel."""
     attrs, weight = kernel.attrs, kernel.shape(1)
-    n = len(weight) - 2
+    n, axes = len(weight) - 2, spatial_axes(attrs, len(weight))
+    own = -1 if attrs["channels_last"] else 1
     groups, dilation = attrs["groups"], attrs["dilation"]
-    kernel.require_equal(kernel.shape(0)[1], weight[0])
+    kernel.require_equal(kernel.shape(0)[own], weight[0])
     zero = constant(0, kernel.dtype())
     margin = [(weight[a + 2] - 1) * dilation[a] for a in range(n)]
     begins = [margin[a] - attrs["padding"][a] for a in range(n)]
-    reach = [o + m for o, m in zip(kernel.out_shape[2:], margin, strict=True)]
-    read = padded(kernel, zero, begins, reach, attrs["strides"], axes=slice(2, n + 2))
-    each_in = floordiv(kernel.shape(0)[1], groups)
+    reach = [o + m for o, m in zip(kernel.out_shape[axes], margin, strict=True)]
+    read = padded(kernel, zero, begins, reach, attrs["strides"], axes=axes)
+    each_in = floordiv(kernel.shape(0)[own], groups)
     channel = kernel.axis(each_in, "rc")
     taps = [kernel.axis(weight[a + 2], f"r{a}") for a in range(n)]
     each_out = kernel.dim(weight[1])
 
     def term(*i: Expr) -> Expr:
-        source, filters = channel, i[1]
+        source, filters = channel, i[own]
         if groups != 1:
-            source = tirx.floordiv(i[1], each_out) * kernel.dim(each_in) + channel
-            filters = tirx.floormod(i[1], each_out)
-        spatial = [i[a + 2] + taps[a] * int64(dilation[a]) for a in range(n)]
+            source = tirx.floordiv(i[own], each_out) * kernel.dim(each_in) + channel
+            filters = tirx.floormod(i[own], each_out)
+        spatial = [p + taps[a] * int64(dilation[a]) for a, p in enumerate(i[axes])]
+        position = (i[0], *spatial, source) if attrs["channels_last"] else (i[0], source, *spatial)
         turned = [kernel.dim(weight[a + 2] - 1) - taps[a] for a in range(n)]
-        return _accumulate(kernel, read((i[0], source, *spatial)), kernel.read(1, (source, filters, *turned)))
+        return _accumulate(kernel, read(position), kernel.read(1, (source, filters, *turned)))
 
     sizes = [each_in, *weight[2:]]
     return _sum(kernel, term, [channel, *taps], sizes, "conv_transpose")

@@ -66,22 +66,25 @@ def _conv(context: Infer) -> Shape:
 def _conv_transpose(context: Infer) -> Shape:
     x, w, attrs = context.shape(0), context.shape(1), context.attrs
     n = len(x) - 2
-    padding = attrs["padding"]
-    equal_sizes(context, x[1], w[0], f"{x[1]} channels, but the weight expects {w[0]}")
+    padding, last, axes = attrs["padding"], attrs["channels_last"], spatial_axes(attrs, len(x))
+    channels, sizes = x[-1 if last else 1], x[axes]
+    equal_sizes(context, channels, w[0], f"{channels} channels, but the weight expects {w[0]}")
     spatial = tuple(
         nonnegative(
             context,
-            (x[i + 2] - 1) * attrs["strides"][i]
+            (sizes[i] - 1) * attrs["strides"][i]
             + (w[i + 2] - 1) * attrs["dilation"][i]
             + 1
             + attrs["output_padding"][i]
             - padding[i]
             - padding[i + n],
-            f"the padding [{padding[i]}, {padding[i + n]}] cuts more off axis {i + 2} of {{{x[i + 2]}}} than there is",
+            f"the padding [{padding[i]}, {padding[i + n]}] cuts more off axis {axes.start + i} of {{{sizes[i]}}} than "
+            "there is",
         )
         for i in range(n)
     )
-    return (x[0], w[1] * attrs["groups"], *spatial)
+    made = w[1] * attrs["groups"]
+    return (x[0], *spatial, made) if last else (x[0], made, *spatial)
 
 
 def _pool(context: Infer) -> Shape:
@@ -117,7 +120,7 @@ LINEAR: tuple[Op, ...] = (
     Op("conv", accumulated, _conv, {**_WINDOW, **_LAYOUT, "groups": 1, "out_dtype": ""}, "conv"),
     # Weight [C, O/groups, *kernel].
     Op("conv_transpose", same, _conv_transpose,
-       {**_WINDOW, "output_padding": REQUIRED, "groups": 1}, "conv"),
+       {**_WINDOW, **_LAYOUT, "output_padding": REQUIRED, "groups": 1}, "conv"),
     Op("max_pool", same, _pool, _POOL, "pool"),
     Op("avg_pool", same, _pool, {**_POOL, "count_include_pad": False}, "pool"),
     # Inputs: x [T, B, I], weight [D, 4H, I] (gates i o f c), recurrence [D, 4H, H], bias [D, 8H],

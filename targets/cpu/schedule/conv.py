@@ -16,6 +16,7 @@ from tvm import tirx
 
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.schedule.conv_depthwise import emit_depthwise
+from hcomp.targets.cpu.schedule.conv_phases import Phases
 from hcomp.targets.cpu.schedule.conv_shape import Convolution
 from hcomp.targets.cpu.schedule.conv_walk import Chunk, Walk
 from hcomp.targets.cpu.schedule.conv_winograd import emit_winograd
@@ -90,7 +91,10 @@ class _Product:
         first = simple((group * imm(shape.panels) + panel) * imm(shape.depth * shape.columns))
         first = let("weights", first, out)
         out.append(self.panel.product(source, weight, first, sums, imm(0), count, base, self._reach))
-        out.append(self._finish(chunk, sums, group, panel))
+        finish = self._finish
+        if shape.phases:
+            finish = Phases(self.found, self.epilogue, self.walk, self.panel.lanes).finish
+        out.append(finish(chunk, sums, group, panel))
         return seq(out)
 
     def _bases(self, chunk: Chunk, count: Expr, group: Expr, out: Block) -> Callable[[Expr], Expr]:

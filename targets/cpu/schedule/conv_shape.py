@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import tvm
 
 from hcomp.targets.cpu.schedule.annotation import Annotation
-from hcomp.targets.cpu.schedule.nest import GRAIN_OPERATIONS, loads
+from hcomp.targets.cpu.schedule.nest import GRAIN_OPERATIONS, imm, loads
 from hcomp.targets.cpu.schedule.stages import Stage
 
 CONV = "hcomp.conv"
@@ -36,6 +37,11 @@ class ConvShape(Annotation):
             [(tile + 2)^2][panels][inputs][columns]; 0 for a direct convolution.
         positions: about how many output positions one task of a direct convolution computes; 0 for the
             schedule's own number.
+        phases: the strides of a transposed convolution. It is written as a plain one with step 1 at whose
+            every position all remainders of an output index by the strides, the phases, are computed,
+            as further output channels; a short kernel has zeros in some phases. Empty for a plain one.
+        before, behind: what of the first and of the last position's phases is outside of the result.
+        together: phases of one panel; with 1, a phase has ceil(outputs / columns) panels.
     """
 
     kernel: tuple[int, ...]
@@ -49,10 +55,19 @@ class ConvShape(Annotation):
     columns: int
     tile: int = 0
     positions: int = 0
+    phases: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    together: int = 1
 
     @property
     def panels(self) -> int:
         """Panels of output channels in one group."""
+        return prod(self.phases) // self.together * self.parts
+
+    @property
+    def parts(self) -> int:
+        """Panels that the output channels of one phase are cut into."""
         return -(-self.outputs // self.columns)
 
     @property
@@ -68,12 +83,17 @@ class ConvShape(Annotation):
     @property
     def depthwise(self) -> bool:
         """Whether each output channel reads the input channel of its own number."""
-        return self.groups > 1 and self.inputs == 1 and self.outputs == 1
+        return self.groups > 1 and self.inputs == 1 and self.outputs == 1 and not self.phases
 
     @property
     def padded(self) -> bool:
         """Whether windows reach over the edge of the image."""
         return any(self.begin) or any(self.end)
+
+    def positions(self, sizes: Sequence[Any]) -> list[Any]:
+        """Return how many positions a transposed convolution has along each axis of an image of `sizes`."""
+        spans = zip(sizes, self.begin, self.end, self.kernel, self.dilation, strict=True)
+        return [size + imm(b + e - (k - 1) * d) for size, b, e, k, d in spans]
 
 
 @dataclass(frozen=True)

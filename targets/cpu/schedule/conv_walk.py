@@ -92,7 +92,8 @@ class Walk:
         self.prelude: list[Stmt] = []
         self.batch, *places, _ = stage.spatial
         self.sizes = [self._name("size", e) for e in image.shape[1:-1]]
-        outputs = [self._name("output", e) for e in stage.store.buffer.shape[1:-1]]
+        results = shape.positions(image.shape[1:-1]) if shape.phases else stage.store.buffer.shape[1:-1]
+        outputs = [self._name("output", e) for e in results]
         self.raw_pitches = list(padded or ()) or [
             simple(size + imm(b + e)) for size, b, e in zip(image.shape[1:-1], shape.begin, shape.end, strict=True)
         ]
@@ -103,7 +104,8 @@ class Walk:
         axes = [] if self.copied else [Axis(image.shape[0], self.steps[0] * self.pitches[0], self._batch())]
         for place, extent, stride, step in zip(places, outputs, shape.strides, self.steps, strict=True):
             axes.append(Axis(extent, simple(imm(stride) * step), ((place, extent),)))
-        axes = _merged(axes)
+        # What phases write lies on other places on each axis.
+        axes = axes if shape.phases else _merged(axes)
         self.outer = axes[:-2]
         self.second = axes[-2] if len(axes) > 1 else Axis(imm(1), imm(0), ())
         self.last = axes[-1]

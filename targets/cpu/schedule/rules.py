@@ -21,7 +21,9 @@ from hcomp.targets.cpu.schedule.gemm import emit_contraction
 from hcomp.targets.cpu.schedule.inline import inline_maps
 from hcomp.targets.cpu.schedule.maps import schedule_map
 from hcomp.targets.cpu.schedule.nest import loads
-from hcomp.targets.cpu.schedule.pool import Pooling, emit_pool_loops, match_pool
+from hcomp.targets.cpu.schedule.pool import emit_pool
+from hcomp.targets.cpu.schedule.pool_planes import emit_plane_pool
+from hcomp.targets.cpu.schedule.pool_shape import Pooling, match_pool
 from hcomp.targets.cpu.schedule.ranges import emit_ranges
 from hcomp.targets.cpu.schedule.reductions import (
     PLANE_AXES,
@@ -102,7 +104,7 @@ RULES = (
     Rule("opaque", opaque),
     # A convolution with a packed constant weight, channels last.
     Rule("convolution", heavy(match_conv)),
-    # Channels last; the others are reductions.
+    # Of float32; the others are reductions.
     Rule("pooling", heavy(match_pool)),
     # Matrix products and the other convolutions.
     Rule("contraction", heavy(match_contraction)),
@@ -150,7 +152,8 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
         if isinstance(found, Convolution):
             replaced[number] = emit_conv_loops(found, fused[number], cpu)
         elif isinstance(found, Pooling):
-            replaced[number] = emit_pool_loops(found, fused[number], cpu)
+            emit = emit_pool if found.shape.channels_last else emit_plane_pool
+            replaced[number] = emit(found, fused[number], cpu)
         else:
             replaced[number] = emit_contraction(found, fused[number], cpu)
         if fused[number].last is not None:
