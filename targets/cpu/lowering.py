@@ -28,6 +28,26 @@ from hcomp.targets.cpu.heavy.recurrent_rules import recurrent_rules
 FLOAT32 = "float32"
 
 
+def _transposed(features: CpuFeatures) -> Rule:
+    def conv_transpose(lowering: Lowering, node: Node) -> Any:
+        weight = _constant_weight(lowering, node)
+        if weight is None or not takes_conv_transpose(node.attrs, weight.shape):
+            return LOWER["conv_transpose"](lowering, node)
+        attrs: Mapping[str, Any] = {k: v for k, v in node.attrs.items() if k != "channels_last"}
+        found = emit_conv_transpose(
+            lowering.builder,
+            lowering.expr(node.inputs[0]),
+            np.asarray(weight),
+            **attrs,
+            pack=_packer(lowering, node.inputs[1]),
+            cpu=features,
+            sizes=[lowering.dim(d) for d in (_output(node).shape or ())[1:-1]],
+        )
+        return lowering.typed(found, _output(node))
+
+    return conv_transpose
+
+
 def cpu_rules(features: CpuFeatures, choices: Choices | None = None) -> Mapping[str, Rule]:
     """Return the rows that replace those of the common table; `choices` has the measured blocks."""
 
@@ -63,22 +83,6 @@ def cpu_rules(features: CpuFeatures, choices: Choices | None = None) -> Mapping[
         )
         return lowering.typed(found, _output(node))
 
-    def conv_transpose(lowering: Lowering, node: Node) -> Any:
-        weight = _constant_weight(lowering, node)
-        if weight is None or not takes_conv_transpose(node.attrs, weight.shape):
-            return LOWER["conv_transpose"](lowering, node)
-        attrs: Mapping[str, Any] = {k: v for k, v in node.attrs.items() if k != "channels_last"}
-        found = emit_conv_transpose(
-            lowering.builder,
-            lowering.expr(node.inputs[0]),
-            np.asarray(weight),
-            **attrs,
-            pack=_packer(lowering, node.inputs[1]),
-            cpu=features,
-            sizes=[lowering.dim(d) for d in (_output(node).shape or ())[1:-1]],
-        )
-        return lowering.typed(found, _output(node))
-
     def pool(kind: str) -> Rule:
         body = pool_body(kind)
 
@@ -92,7 +96,7 @@ def cpu_rules(features: CpuFeatures, choices: Choices | None = None) -> Mapping[
     return {
         "matmul": matmul,
         "conv": conv,
-        "conv_transpose": conv_transpose,
+        "conv_transpose": _transposed(features),
         "max_pool": pool("max"),
         "avg_pool": pool("mean"),
         **recurrent_rules(features),

@@ -90,7 +90,7 @@ class ConvShape(Annotation):
         """Whether windows reach over the edge of the image."""
         return any(self.begin) or any(self.end)
 
-    def positions(self, sizes: Sequence[Any]) -> list[Any]:
+    def positions_of(self, sizes: Sequence[Any]) -> list[Any]:
         """Return how many positions a transposed convolution has along each axis of an image of `sizes`."""
         spans = zip(sizes, self.begin, self.end, self.kernel, self.dilation, strict=True)
         return [size + imm(b + e - (k - 1) * d) for size, b, e, k, d in spans]
