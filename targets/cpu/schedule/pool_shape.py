@@ -55,13 +55,21 @@ class PoolShape(Annotation):
         return scalar.add(a, b) if self.kind == "mean" else scalar.maximum(a, b)
 
     def joined(self, parts: Sequence[Expr]) -> Expr:
-        """Return what all `parts` come to, each computed once."""
+        """Return what all `parts` come to.
+
+        In pairs: a maximum reads its operands more than once, and lowering copies what a name stands for,
+        so that a chain of n would become 2^n expressions.
+        """
         named: list[tuple[Any, Expr]] = []
-        total = parts[0]
-        for part in parts[1:]:
-            a, b = tirx.Var("a", "float32"), tirx.Var("b", "float32")
-            named += [(a, total), (b, part)]
-            total = self.join(a, b)
+        level = list(parts)
+        while len(level) > 1:
+            above = []
+            for first, second in zip(level[::2], level[1::2], strict=False):
+                a, b = tirx.Var("a", "float32"), tirx.Var("b", "float32")
+                named += [(a, first), (b, second)]
+                above.append(self.join(a, b))
+            level = above + level[2 * len(above) :]
+        (total,) = level
         for name, value in reversed(named):
             total = Let(name, value, total)
         return total
