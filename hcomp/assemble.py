@@ -162,7 +162,7 @@ class _Parts:
             return emit_reference(part)
         self.cpu = dict(target.requirements()) or self.cpu
         try:
-            return target.emit(part, name, {} if self.tuning is None else target.tuned_options(self.tuning))
+            return target.emit(part, name, {} if self.tuning is None else {"tuning": self.tuning})
         except CodegenError as error:
             raise _naming_node(error, part, target) from error
 

@@ -21,14 +21,12 @@ from hcomp.partition.pins import parse_pin
 from hcomp.partition.plan import Plan
 from hcomp.partition.plan_json import plan_to_json
 from hcomp.partition.planner import Options, make_plan
-from hcomp.partition.regions import planned_graphs
 from hcomp.partition.report import PlanReport
 from hcomp.passes import PIPELINE
 from hcomp.pipeline import run_pipeline
 from hcomp.program import Program
 from hcomp.stopwatch import Stopwatch
 from hcomp.targets import load_targets
-from hcomp.targets.base import Progress
 from hcomp.tuning import default_file, read_tuning, write_tuning
 
 if TYPE_CHECKING:
@@ -90,22 +88,19 @@ def _compile(model: str | os.PathLike[str] | ModelProto, chosen: CompileOptions,
     )  # fmt: skip
 
 
-def tune_model(
-    model: str | os.PathLike[str] | ModelProto, chosen: CompileOptions, progress: Progress = LOG.info
-) -> CompileOptions:
+def tune_model(model: str | os.PathLike[str] | ModelProto, chosen: CompileOptions) -> CompileOptions:
     """Measure blocks for a model's kernels, add them to the tuning file, and return options that use it.
 
     Raises:
         HcompError: as `compile_model`; or the tuning file is none, or cannot be written.
     """
+    from hcomp.measure.blocks import tune_plan  # late: it loads TVM
+
     path = chosen.tuning or str(default_file())
     tuning = read_tuning(path, missing=True)
-    targets = load_targets(chosen.devices)
     graph = run_pipeline(capture_model(model, chosen.shapes).graph, PIPELINE)
-    plan = make_plan(graph, targets, planner_options(chosen))
-    for name, target in targets.items():
-        if target.tune is not None:
-            target.tune(planned_graphs(plan, name, target.executor), chosen.sizes, tuning, chosen.tune, progress)
+    plan = make_plan(graph, load_targets(chosen.devices), planner_options(chosen))
+    tune_plan(plan, chosen.sizes, tuning, chosen.tune, LOG.info)
     write_tuning(tuning, path)
     return replace(chosen, tuning=path)
 

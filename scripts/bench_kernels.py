@@ -29,7 +29,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import hcomp
-from hcomp.targets.cpu.calibrate import peak_gflop_s
+from hcomp.measure.machine import peak_gflop_s
 
 GOAL = 0.9
 MOST_ERROR = 2e-4

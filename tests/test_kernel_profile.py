@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -180,7 +181,7 @@ def test_a_machine_file_that_is_wrong_names_the_field(old: str, new: str, messag
 def test_calibrate_measures_and_profile_uses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hcomp.targets.cpu import calibrate
+    from hcomp.measure import machine as calibrate
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(calibrate, "LAP_SECONDS", 0.002)
@@ -220,3 +221,24 @@ def test_profile_shows_the_steps_and_writes_a_trace(tmp_path: Path, capsys: pyte
     assert "--trace" in error
     run(capsys, "profile", tmp_path / "m.hcomp", "--runs", "0", status=2)
     run(capsys, "profile", tmp_path / "m.hcomp", "--kernels", "--runs", "0", status=2)
+
+
+def test_fused_kernels_take_their_sizes_in_the_order_of_names() -> None:
+    """FuseOps takes them from a hash table of addresses, so their order, and the artifact's bytes, would change."""
+    weights, nodes, value = {}, [], "x"
+    for number in range(6):
+        weights[f"w{number}"] = normal(8 + number, 8 if number == 0 else 7 + number, 1, 1)
+        nodes.append(helper.make_node("Conv", [value, f"w{number}"], [f"c{number}"], strides=[2, 2]))
+        nodes.append(helper.make_node("Sigmoid", [f"c{number}"], [f"s{number}"]))
+        value = f"s{number}"
+    nodes[-1].output[0] = "y"
+    source = model(nodes, ["b", 8, "h", "w"], weights)
+    x = normal(2, 8, 70, 90)
+    program = hcomp.compile(source, threads=1)
+    session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(program.run({"x": x})["y"], session.run(None, {"x": x})[0], rtol=1e-4, atol=1e-6)
+    (launch,) = program.artifact.manifest.program.launches()
+    kernels = json.loads(bytes(program.artifact.member(launch.files["kernels"])))["kernels"]
+    taken = [[p for p in kernel["parameters"] if isinstance(p, str)] for kernel in kernels.values()]
+    assert sum(len(sizes) > 1 for sizes in taken) >= 4
+    assert all(sizes == sorted(sizes) for sizes in taken)

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import hcomp
 from hcomp.errors import UsageError
+from hcomp.measure import blocks as tuner
 from hcomp.options import compile_options
-from hcomp.targets.cpu import tune as tuner
 from hcomp.targets.cpu.choices import Choices, analytic, first_of
 from hcomp.tuning import Measured, Tuning, default_file, read_tuning, write_tuning
 from tests.cli_run import run

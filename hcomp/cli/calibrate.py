@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     path = machine_file() if options.output is None else Path(options.output)
     progress("measuring ...")
     with without_optional_imports(("torch",)):
-        from hcomp.targets.cpu.calibrate import calibrate
+        from hcomp.measure.machine import calibrate
 
         machine = calibrate()
     progress("")

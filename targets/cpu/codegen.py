@@ -26,6 +26,12 @@ def processor() -> tuple[CpuFeatures, Any]:
     return features, features.tvm_target()
 
 
+def processor_key() -> str:
+    """Return what choices are kept under: what they depend on of the processor."""
+    cpu = processor()[0]
+    return f"{cpu.mcpu} vectors {cpu.vector_bytes} x {cpu.registers} L1 {cpu.l1_bytes} L2 {cpu.l2_bytes}"
+
+
 def build(graph: Graph, name: str, choices: Choices | None = None) -> BuiltRegion:
     """Build a region's kernels for this machine, by measured blocks where `choices` has them.
 
@@ -54,10 +60,11 @@ def requirements() -> dict[str, Any]:
 def emit(graph: Graph, name: str, options: Options) -> EmittedRegion:
     """Return the region `graph` as object files and a program file of the Relax VM.
 
-    The option "tuning" has measured blocks by signature.
+    The option "tuning", a Tuning, has measured blocks.
     """
-    measured = options.get("tuning")
-    built = build(graph, name, None if measured is None else Choices(measured))
+    tuning = options.get("tuning")
+    choices = None if tuning is None else Choices(tuning.choices(processor_key()))
+    built = build(graph, name, choices)
     objects = {f"object{number}": data for number, data in enumerate(built.objects)}
     roles = {"program": PROGRAM, "interpreted": INTERPRETED, "kernels": KERNELS}
     roles |= {role: f"{role}.o" for role in objects}

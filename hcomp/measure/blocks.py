@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,19 +22,21 @@ from hcomp.errors import CodegenError
 from hcomp.ir.graph import Graph
 from hcomp.ir.types import TensorType
 from hcomp.options import DEFAULT_SIZE
-from hcomp.partition.regions import boundary, node_readers, region_graph
+from hcomp.partition.plan import Plan
+from hcomp.partition.regions import boundary, node_readers, planned_graphs, region_graph
 from hcomp.passes.channels_last import channels_last
 from hcomp.runtime.kernel_clock import KernelClock
 from hcomp.runtime.threads import use_threads
 from hcomp.runtime.values import to_tensor
 from hcomp.runtime.vm import vm_region
-from hcomp.targets.base import Progress, Sizes
+from hcomp.targets.base import Sizes
+from hcomp.targets.cpu import CPU
 from hcomp.targets.cpu.choices import Choices, Point, Space, analytic
-from hcomp.targets.cpu.codegen import build, processor
+from hcomp.targets.cpu.codegen import build, processor, processor_key
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.lowering import cpu_rules
 from hcomp.targets.work import flops
-from hcomp.tuning import Measured
+from hcomp.tuning import Measured, Tuning
 
 MARGIN = 0.97
 """A challenger takes at most this share of the other's time."""
@@ -44,12 +46,7 @@ FIRST_SHARE = 0.4
 """Of the time, what may go into measuring the analytic choices, which says what is heaviest."""
 
 _TUNED = ("conv", "matmul")
-
-
-def processor_key() -> str:
-    """Return what choices are kept under: what they depend on of the processor."""
-    cpu = processor()[0]
-    return f"{cpu.mcpu} vectors {cpu.vector_bytes} x {cpu.registers} L1 {cpu.l1_bytes} L2 {cpu.l2_bytes}"
+Progress = Callable[[str], None]
 
 
 @dataclass
@@ -67,6 +64,12 @@ class Job:
     space: Space
     nodes: dict[object, tuple[Graph, int]]
     work: float
+
+
+def tune_plan(plan: Plan, sizes: Sizes, tuning: Tuning, seconds: float, progress: Progress) -> None:
+    """Add choices for the kernels of a plan's compiled regions to `tuning`, as `tune` finds them."""
+    own = tuning.processors.setdefault(processor_key(), {})
+    own.update(tune(planned_graphs(plan, CPU.name, CPU.executor), sizes, own, seconds, progress))
 
 
 def tune(
