@@ -19,6 +19,7 @@ from hcomp.codegen.kernel_list import Calls, kernel_list, rules_of, works_of
 from hcomp.codegen.kernel_nodes import aligned, call_nodes, kernel_calls, region_function
 from hcomp.codegen.machine_code import interpreted, machine_code
 from hcomp.codegen.relax_module import LoweredRegion
+from hcomp.codegen.size_order import with_sorted_sizes
 from hcomp.codegen.vm_calls import without_idle_calls
 from hcomp.errors import CodegenError
 from hcomp.stopwatch import Stopwatch
@@ -123,6 +124,7 @@ def _fuse(lowered: LoweredRegion) -> tuple[Module, bool, Calls]:
             raise
         return module, False, call_nodes(module, module, lowered.origins)
     calls = call_nodes(module, groups, lowered.origins)
+    fused = with_sorted_sizes(fused)
     return fused, True, aligned(calls, kernel_calls(region_function(fused)))
 
 
