@@ -28,7 +28,7 @@ from pathlib import Path
 from hcomp.artifact.store import Artifact
 from hcomp.capture.files import model_files
 from hcomp.errors import ArtifactError
-from hcomp.files import why_unreadable
+from hcomp.files import user_folder, why_unreadable
 from hcomp.options import CompileOptions
 
 LOG = logging.getLogger(__name__)
@@ -92,8 +92,7 @@ def keep(key: str, artifact: Artifact) -> None:
 def _folder() -> Path | None:
     """Return the folder of the entries, which is this user's alone, or None."""
     try:
-        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        folder = (base if base.is_absolute() else Path.home() / ".cache") / "hcomp"
+        folder = user_folder("XDG_CACHE_HOME", ".cache")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
     except (OSError, RuntimeError, ValueError):

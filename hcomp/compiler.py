@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from hcomp.artifact.store import Artifact
+    from hcomp.capture.onnx_graph import Captured
 
 LOG = logging.getLogger(__name__)
 
@@ -98,8 +99,7 @@ def tune_model(model: str | os.PathLike[str] | ModelProto, chosen: CompileOption
 
     path = chosen.tuning or str(default_file())
     tuning = read_tuning(path, missing=True)
-    graph = run_pipeline(capture_model(model, chosen.shapes).graph, PIPELINE)
-    plan = make_plan(graph, load_targets(chosen.devices), planner_options(chosen))
+    _, plan = _planned(model, chosen)
     tune_plan(plan, chosen.sizes, tuning, chosen.tune, LOG.info)
     write_tuning(tuning, path)
     return replace(chosen, tuning=path)
@@ -113,10 +113,15 @@ def captured_graph(model: str | os.PathLike[str] | ModelProto, **options: Any) -
 def plan_model(model: str | os.PathLike[str] | ModelProto, **options: Any) -> PlanReport:
     """Return the plan of a model without building kernels: a dry run."""
     chosen = compile_options(**options)
+    captured, plan = _planned(model, chosen)
+    return PlanReport(plan_to_json(plan, captured.values))
+
+
+def _planned(model: str | os.PathLike[str] | ModelProto, chosen: CompileOptions) -> tuple[Captured, Plan]:
+    """Return a model captured, and its plan."""
     captured = capture_model(model, chosen.shapes)
     graph = run_pipeline(captured.graph, PIPELINE)
-    plan = make_plan(graph, load_targets(chosen.devices), planner_options(chosen))
-    return PlanReport(plan_to_json(plan, captured.values))
+    return captured, make_plan(graph, load_targets(chosen.devices), planner_options(chosen))
 
 
 def planner_options(options: CompileOptions) -> Options:

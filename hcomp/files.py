@@ -34,6 +34,16 @@ def as_path(path: object, what: str) -> Path:
     return Path(path)
 
 
+def user_folder(variable: str, usual: str) -> Path:
+    """Return hcomp's own folder in the one that an XDG variable names, or in the `usual` one at home.
+
+    Raises:
+        RuntimeError: there is no home.
+    """
+    base = Path(os.environ.get(variable, ""))
+    return (base if base.is_absolute() else Path.home() / usual) / "hcomp"
+
+
 def why_unreadable(path: AnyPath) -> str:
     """Return why a file cannot be read, or "": a pipe would block and a device might never end."""
     try:
@@ -78,6 +88,20 @@ def write_whole(path: AnyPath, write: Callable[[IO[bytes]], object]) -> None:
             with contextlib.suppress(OSError):
                 Path(file.name).unlink()
             raise
+
+
+def write_own(path: AnyPath, text: str) -> None:
+    """Write a text file that hcomp keeps for its user, whole or not at all; its folder is made if need be.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, lambda file: file.write(text.encode()))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be written: {reason_of(error)}") from None
 
 
 def _why_no_new_file(folder: str) -> str:

@@ -7,7 +7,6 @@ one core.
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hcomp.errors import UsageError
-from hcomp.files import reason_of, why_unreadable, write_whole
+from hcomp.files import user_folder, why_unreadable, write_own
 
 NAME = "this-machine"
 MEASURED = "float32"
@@ -93,8 +92,7 @@ class Machine:
 
 def machine_file() -> Path:
     """Return where the file of this machine is."""
-    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".config") / "hcomp" / f"{NAME}.toml"
+    return user_folder("XDG_CONFIG_HOME", ".config") / f"{NAME}.toml"
 
 
 def write_machine(machine: Machine, path: Path) -> None:
@@ -103,11 +101,7 @@ def write_machine(machine: Machine, path: Path) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda file: file.write(machine.to_toml().encode()))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be written: {reason_of(error)}") from None
+    write_own(path, machine.to_toml())
 
 
 def read_machine(path: Path) -> Machine | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hcomp.errors import UsageError
-from hcomp.files import reason_of, why_unreadable, write_whole
+from hcomp.files import reason_of, user_folder, why_unreadable, write_own
 
 FORMAT = "hcomp-tuning"
 VERSION = 1
@@ -61,8 +61,7 @@ class Tuning:
 
 def default_file() -> Path:
     """Return the tuning file that `--tune` fills where none is named."""
-    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".config") / "hcomp" / "tuning.json"
+    return user_folder("XDG_CONFIG_HOME", ".config") / "tuning.json"
 
 
 def read_tuning(path: str | os.PathLike[str], *, missing: bool = False) -> Tuning:
@@ -95,13 +94,7 @@ def write_tuning(tuning: Tuning, path: str | os.PathLike[str]) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    target = Path(path)
-    text = json.dumps(tuning.to_json(), indent=1) + "\n"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, lambda file: file.write(text.encode()))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be written: {reason_of(error)}") from None
+    write_own(path, json.dumps(tuning.to_json(), indent=1) + "\n")
 
 
 def _read(found: Any, path: str) -> Tuning:

@@ -11,6 +11,7 @@ import tvm
 from onnx import helper, numpy_helper
 from tvm import relax, tirx
 
+from hcomp.codegen.kernel_list import rules_of
 from hcomp.errors import CodegenError
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import (
@@ -27,7 +28,7 @@ from hcomp.targets.cpu.heavy import conv as conv_module
 from hcomp.targets.cpu.heavy.activations import resolve_activations
 from hcomp.targets.cpu.heavy.conv import panel_columns, winograd_tile
 from hcomp.targets.cpu.heavy.conv_transpose import takes_conv_transpose
-from hcomp.targets.cpu.schedule import schedule_module, schedule_report
+from hcomp.targets.cpu.schedule import schedule_module
 from hcomp.targets.cpu.schedule.conv_shape import ConvShape
 from hcomp.targets.cpu.schedule.winograd import largest_error
 
@@ -94,7 +95,7 @@ def run(
     vm = relax.VirtualMachine(executable, tvm.cpu())
     found = vm["main"](*[tvm.runtime.tensor(v) for v in values])
     results = [found] if hasattr(found, "numpy") else list(found)
-    return [r.numpy() for r in results], schedule_report(mod)
+    return [r.numpy() for r in results], rules_of(mod)
 
 
 def reference(

@@ -10,8 +10,9 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 
+from hcomp.codegen.kernel_list import rules_of
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.schedule import schedule_module, schedule_report
+from hcomp.targets.cpu.schedule import schedule_module
 
 OP = relax.op
 CPU = CpuFeatures.host()
@@ -86,7 +87,7 @@ def arrays(inputs: list[tuple[Shape, str]]) -> list[np.ndarray]:
 def check(cases: dict[str, tuple[list[tuple[Shape, str]], Body, Body]]) -> dict[str, str]:
     """Build all cases in one module, compare each with numpy, return the rules used."""
     mod = schedule_module(prepared({n: (i, f) for n, (i, f, _) in cases.items()}), CPU)
-    report = schedule_report(mod)
+    report = rules_of(mod)
     assert "unscheduled" not in report.values(), report
     vm = built(mod)
     for name, (inputs, _, reference) in cases.items():

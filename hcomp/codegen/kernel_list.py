@@ -11,10 +11,14 @@ from tvm import tirx
 from hcomp.codegen.kernel_work import KernelWork, kernel_work
 
 KERNELS = "kernels.json"
+SCHEDULED = "tirx.is_scheduled"
+"""Attribute of a function that is plain loops: TVM's own name for it."""
 RULE = "hcomp.rule"
 """Attribute of a scheduled function: the name of the rule that scheduled it."""
 GIVEN = "given"
 """The rule of functions that came as loops."""
+UNSCHEDULED = "unscheduled"
+"""The rule of functions that no rule has seen."""
 
 Calls = Sequence[tuple[str, tuple[str, ...]]]
 
@@ -25,9 +29,9 @@ def works_of(module: Any) -> dict[str, KernelWork]:
 
 
 def rules_of(module: Any) -> dict[str, str]:
-    """Return the rule of every TIR function of a scheduled module."""
-    functions = {str(v.name_hint): f for v, f in module.functions.items() if isinstance(f, tirx.PrimFunc)}
-    return {name: str((f.attrs or {}).get(RULE, GIVEN)) for name, f in functions.items()}
+    """Return the rule of every TIR function of a module that was scheduled."""
+    attrs = {str(v.name_hint): f.attrs or {} for v, f in module.functions.items() if isinstance(f, tirx.PrimFunc)}
+    return {name: str(a.get(RULE, GIVEN if SCHEDULED in a else UNSCHEDULED)) for name, a in attrs.items()}
 
 
 def kernel_list(works: Mapping[str, KernelWork], rules: Mapping[str, str], calls: Calls) -> bytes:

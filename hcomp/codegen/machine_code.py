@@ -37,10 +37,8 @@ def machine_code(module: Module, target: Any) -> tuple[bytes, tuple[bytes, ...]]
     builder = relax.ExecBuilder()
     module = tvm.get_global_func("relax.VMTIRCodeGen")(builder, module)
     functions = {v: f for v, f in module.functions.items() if isinstance(f, tirx.PrimFunc)}
+    groups = _groups(functions)
     with TemporaryDirectory(prefix="hcomp-") as folder:
-        program = tvm.get_global_func("relax.VMLink")(builder, target, None, [], {})
-        written = _written(program, Path(folder, PROGRAM), "relax.VMExecutable")
-        groups = _groups(functions)
 
         def build(number: int) -> bytes:
             called = [] if number else [v for group in groups[1:] for v in group]
@@ -48,7 +46,7 @@ def machine_code(module: Module, target: Any) -> tuple[bytes, tuple[bytes, ...]]
                 built = _llvm(tvm.IRModule(groups[number], attrs=module.attrs), called, target)
                 return _written(built, Path(folder, f"{number}.o"), "o")
 
-        return written, tuple(_side_by_side(build, len(groups)))
+        return _program(builder, target), tuple(_side_by_side(build, len(groups)))
 
 
 def interpreted(module: Module, target: Any) -> bytes:
@@ -58,9 +56,14 @@ def interpreted(module: Module, target: Any) -> bytes:
     """
     builder = relax.ExecBuilder()
     tvm.get_global_func("relax.VMCodeGen")(builder, module)
+    return _program(builder, target)
+
+
+def _program(builder: Any, target: Any) -> bytes:
+    """Return the program that a code generation has left in `builder`."""
+    program = tvm.get_global_func("relax.VMLink")(builder, target, None, [], {})
     with TemporaryDirectory(prefix="hcomp-") as folder:
-        program = tvm.get_global_func("relax.VMLink")(builder, target, None, [], {})
-        return _written(program, Path(folder, INTERPRETED), "relax.VMExecutable")
+        return _written(program, Path(folder, PROGRAM), "relax.VMExecutable")
 
 
 def usable_cores() -> int:

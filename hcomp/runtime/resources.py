@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from tvm_ffi import Tensor
 
@@ -10,9 +12,11 @@ from hcomp.artifact.store import Artifact
 from hcomp.artifact.types import item_bytes
 from hcomp.dtypes import numpy_dtype
 from hcomp.errors import ArtifactError
-from hcomp.runtime.kernel_clock import KernelClock
 from hcomp.runtime.values import BITS, CARRIERS, array_of, empty_tensor, reinterpret, to_tensor
 from hcomp.runtime.vm import KernelRegion
+
+if TYPE_CHECKING:
+    from hcomp.runtime.kernel_clock import KernelClock
 
 
 class Resources:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm_ffi import Tensor
@@ -17,13 +17,14 @@ from hcomp.errors import RunError
 from hcomp.runtime.cpu import check_cpu
 from hcomp.runtime.fast import fast_run
 from hcomp.runtime.inputs import InputBinder, check_mapping
-from hcomp.runtime.kernel_clock import KernelClock
-from hcomp.runtime.kernel_profile import KernelProfile, profile_kernels
 from hcomp.runtime.profile import Profile, profile_runs
 from hcomp.runtime.resources import Resources
 from hcomp.runtime.steps import compile_program
 from hcomp.runtime.threads import use_threads, wanted_threads
 from hcomp.runtime.values import array_of, copied, to_tensor
+
+if TYPE_CHECKING:
+    from hcomp.runtime.kernel_profile import KernelProfile
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None) -> Session:
@@ -147,6 +148,9 @@ class Session:
             RunError: as `run`.
             ArtifactError: the artifact has no list of its kernels: it was compiled by an older hcomp.
         """
+        from hcomp.runtime.kernel_clock import KernelClock  # late: only a profile needs them
+        from hcomp.runtime.kernel_profile import profile_kernels
+
         check_mapping(inputs)
         bound = self._binder.bind(inputs)
         use_threads(self.threads)

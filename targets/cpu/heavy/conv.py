@@ -167,7 +167,6 @@ def winograd_tile(weight: np.ndarray, shape: ConvShape, sizes: Sequence[int | No
 
 def pack_taps(weight: np.ndarray, shape: ConvShape) -> np.ndarray:
     """Return [O, I, *kernel] in the order that `ConvShape` describes."""
-    rank = len(shape.kernel)
     if shape.tile:
         width = shape.panels * shape.columns
         taps = np.zeros(((shape.tile + 2) ** 2, shape.inputs, width), np.float32)
@@ -179,8 +178,13 @@ def pack_taps(weight: np.ndarray, shape: ConvShape) -> np.ndarray:
     width = shape.panels * shape.columns
     padded = np.zeros((shape.groups, width, shape.inputs, *shape.kernel), weight.dtype)
     padded[:, : shape.outputs] = weight.reshape(shape.groups, shape.outputs, shape.inputs, *shape.kernel)
+    return panels_of(padded, shape)
+
+
+def panels_of(padded: np.ndarray, shape: ConvShape) -> np.ndarray:
+    """Return outputs that fill their panels, [groups, panels * columns, I, *kernel], panel by panel, taps outermost."""
     split = padded.reshape(shape.groups, shape.panels, shape.columns, shape.inputs, *shape.kernel)
-    order = (0, 1, *range(4, 4 + rank), 3, 2)
+    order = (0, 1, *range(4, split.ndim), 3, 2)
     return np.ascontiguousarray(split.transpose(order)).reshape(shape.groups, shape.panels, shape.depth, shape.columns)
 
 

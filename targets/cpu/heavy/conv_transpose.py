@@ -17,7 +17,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.heavy.conv import emit_conv, panel_columns
+from hcomp.targets.cpu.heavy.conv import emit_conv, panel_columns, panels_of
 from hcomp.targets.cpu.heavy.matmul import Pack
 from hcomp.targets.cpu.schedule.conv_shape import CONV, ConvShape
 from hcomp.targets.cpu.schedule.nest import imm
@@ -47,11 +47,19 @@ def _margins(
     """Return the zeros that the convolution of all phases needs before and after each axis."""
     axes = range(len(kernel))
     reach = [(-(-kernel[a] // strides[a]) - 1) * dilation[a] for a in axes]
-    last = [(kernel[a] - 1) * dilation[a] - padding[len(kernel) + a] + output_padding[a] for a in axes]
+    last = _reached(kernel, padding, dilation, output_padding)
     return (
         tuple(reach[a] - padding[a] // strides[a] for a in axes),
         tuple(last[a] // strides[a] for a in axes),
     )
+
+
+def _reached(
+    kernel: Sequence[int], padding: Sequence[int], dilation: Sequence[int], output_padding: Sequence[int]
+) -> list[int]:
+    """Return how far the result goes past the first output of the last pixel, along each axis."""
+    ends = padding[len(kernel) :]
+    return [(k - 1) * d - e + o for k, d, e, o in zip(kernel, dilation, ends, output_padding, strict=True)]
 
 
 def emit_conv_transpose(
@@ -99,7 +107,7 @@ def emit_conv_transpose(
     columns = panel_columns(outputs, cpu)
     if together > 1:
         columns = wide if wide < cpu.lanes() else -(-wide // cpu.lanes()) * cpu.lanes()
-    last = [(kernel[a] - 1) * dilation[a] - padding[len(kernel) + a] + output_padding[a] for a in axes]
+    last = _reached(kernel, padding, dilation, output_padding)
     shape = ConvShape(
         kernel=phases.shape[4:],
         strides=(1,) * len(kernel),
@@ -147,14 +155,12 @@ def _phases(weight: np.ndarray, strides: Sequence[int], groups: int) -> np.ndarr
 
 def _packed(phases: np.ndarray, shape: ConvShape) -> np.ndarray:
     """Return the phases in the order that `ConvShape` describes."""
-    rank, number = len(shape.kernel), phases.shape[1]
+    number = phases.shape[1]
     width = shape.parts * shape.columns if shape.together == 1 else shape.columns
     rows = phases.reshape(shape.groups, number // shape.together, -1, shape.inputs, *shape.kernel)
     padded = np.zeros((*rows.shape[:2], width, *rows.shape[3:]), np.float32)
     padded[:, :, : rows.shape[2]] = rows
-    split = padded.reshape(shape.groups, shape.panels, shape.columns, shape.inputs, *shape.kernel)
-    order = (0, 1, *range(4, 4 + rank), 3, 2)
-    return np.ascontiguousarray(split.transpose(order)).reshape(shape.groups, shape.panels, shape.depth, shape.columns)
+    return panels_of(padded, shape)
 
 
 def _conv_transpose_te(image: te.Tensor, taps: te.Tensor, shape: ConvShape, sizes: Sequence[Any]) -> te.Tensor:

@@ -6,15 +6,13 @@ import tvm
 from tvm import tirx
 from tvm.s_tir.schedule.schedule import ScheduleError
 
-from hcomp.codegen.kernel_list import RULE
+from hcomp.codegen.kernel_list import RULE, SCHEDULED
 from hcomp.errors import CodegenError
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.schedule.lanes import widen_reductions
 from hcomp.targets.cpu.schedule.lower import lower_blocks
 from hcomp.targets.cpu.schedule.rules import RULES
 from hcomp.targets.cpu.schedule.vector_math import vectorise_math
-
-SCHEDULED = "tirx.is_scheduled"
 
 
 def schedule_module(mod: tvm.IRModule, cpu: CpuFeatures) -> tvm.IRModule:
@@ -44,17 +42,6 @@ def _finished(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
     if SCHEDULED in (func.attrs or {}):
         return func
     return vectorise_math(widen_reductions(func, cpu)).with_attr(SCHEDULED, True)
-
-
-def schedule_report(mod: tvm.IRModule) -> dict[str, str]:
-    """Return the rule of every PrimFunc by name; `unscheduled` for one that has none."""
-    report = {}
-    for name, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc):
-            attrs = func.attrs or {}
-            default = "given" if SCHEDULED in attrs else "unscheduled"
-            report[str(name.name_hint)] = str(attrs[RULE]) if RULE in attrs else default
-    return report
 
 
 def _schedule_function(name: str, func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:

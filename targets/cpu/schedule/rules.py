@@ -45,7 +45,7 @@ class Rule:
     """One row of the table.
 
     Attributes:
-        name: what `schedule_report` shows.
+        name: what a profile shows.
         apply: returns the scheduled function, or None when the rule is not for this function.
     """
 
