@@ -20,13 +20,14 @@ from hcomp.partition.plan import EXTERN, HOST, Control, Plan, Region, Transfer, 
 from hcomp.partition.regions import boundary, node_readers, region_graph
 from hcomp.stopwatch import Stopwatch
 from hcomp.targets.base import EmittedRegion, Target
+from hcomp.tuning import Tuning
 
 Json = dict[str, Any]
 
 
 def assemble(
     plan: Plan, targets: Mapping[str, Target], *, name: str, inputs: Sequence[str], outputs: Sequence[str],
-    version: str, extra: Mapping[str, bytes], clock: Stopwatch,
+    version: str, extra: Mapping[str, bytes], clock: Stopwatch, tuning: Tuning | None = None,
 ) -> Artifact:  # fmt: skip
     """Return the artifact of a plan.
 
@@ -34,8 +35,9 @@ def assemble(
         inputs, outputs: the model's own names of the graph's inputs and outputs, in order.
         extra: further members (the graph's text, the plan).
         clock: counts the stages of making code.
+        tuning: measured choices of kernels.
     """
-    parts = _Parts(targets, clock)
+    parts = _Parts(targets, clock, tuning)
     program = parts.program(plan, "")
     graph = plan.graph
     fields: Json = {
@@ -75,8 +77,9 @@ def type_json(value: Type) -> Json:
 class _Parts:
     """The members of an artifact while its programs are written."""
 
-    def __init__(self, targets: Mapping[str, Target], clock: Stopwatch) -> None:
+    def __init__(self, targets: Mapping[str, Target], clock: Stopwatch, tuning: Tuning | None) -> None:
         self.targets = targets
+        self.tuning = tuning
         self.clock = clock
         self.members: dict[str, Any] = {}
         self.cpu: Json = {}
@@ -159,7 +162,7 @@ class _Parts:
             return emit_reference(part)
         self.cpu = dict(target.requirements()) or self.cpu
         try:
-            return target.emit(part, name, {})
+            return target.emit(part, name, {} if self.tuning is None else target.tuned_options(self.tuning))
         except CodegenError as error:
             raise _naming_node(error, part, target) from error
 

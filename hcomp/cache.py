@@ -4,8 +4,8 @@ The grain is the whole program, for a file as model. Kernels would be the finer 
 but a compile with all kernels at hand still imports TVM and lowers every node, which are seconds;
 with the program at hand it reads files. A changed model is compiled whole.
 
-A key is the digest of all that decides the artifact's bytes: the model's files, the options, hcomp's own
-source, the versions of what it compiles with, and the processor. An entry is an artifact as `save`
+A key is the digest of all that decides the artifact's bytes: the model's files, the options, the tuning file,
+hcomp's own source, the versions of what it compiles with, and the processor. An entry is an artifact as `save`
 writes it, so reading it checks every digest; a damaged one is removed and counts as absent. Kernels
 are machine code, so a folder that others can write to is not used. A cache that cannot be read or
 written is no error: the model is compiled.
@@ -39,8 +39,8 @@ LARGEST = LIMIT // 2
 """A larger artifact is not kept: it would push out all others."""
 
 _DECIDE = ("apache-tvm", "apache-tvm-ffi", "numpy", "ml_dtypes", "onnx", "onnxruntime", "networkx")
-_SAME_BYTES = ("threads", "cache")
-"""Options that change nothing in an artifact."""
+_SAME_BYTES = ("threads", "cache", "tune", "tuning")
+"""Options that change nothing in an artifact: of the tuning file only what it holds does."""
 _CPU_INFO = Path("/proc/cpuinfo")
 _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CHANGING = ("cpu MHz", "bogomips", "processor", "core id", "apicid", "initial apicid", "physical id")
@@ -50,11 +50,12 @@ def cache_key(path: Path, options: CompileOptions) -> str | None:
     """Return the name of the entry for a model and options; None where the cache cannot know all of it."""
     try:
         files = [_digest(file) for file in model_files(path)]
+        tuned = _digest(Path(options.tuning)) if options.tuning else ""
         machine = _machine()
     except (OSError, ValueError):
         return None
     chosen = {name: value for name, value in asdict(options).items() if name not in _SAME_BYTES}
-    whole = [files, chosen, _own_source(), [_version(name) for name in _DECIDE], sys.version, machine]
+    whole = [files, chosen, tuned, _own_source(), [_version(name) for name in _DECIDE], sys.version, machine]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,24 +21,29 @@ from hcomp.partition.pins import parse_pin
 from hcomp.partition.plan import Plan
 from hcomp.partition.plan_json import plan_to_json
 from hcomp.partition.planner import Options, make_plan
+from hcomp.partition.regions import planned_graphs
 from hcomp.partition.report import PlanReport
 from hcomp.passes import PIPELINE
 from hcomp.pipeline import run_pipeline
 from hcomp.program import Program
 from hcomp.stopwatch import Stopwatch
 from hcomp.targets import load_targets
+from hcomp.targets.base import Progress
+from hcomp.tuning import default_file, read_tuning, write_tuning
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from hcomp.artifact.store import Artifact
 
+LOG = logging.getLogger(__name__)
+
 
 def compile_model(model: str | os.PathLike[str] | ModelProto, **options: Any) -> Program:
     """Return the program that runs `model`, a path to an ONNX file or a ModelProto.
 
     Options are those of `hcomp.options.compile_options`: devices, objective, pins, shapes, sizes,
-    strict, threads, cache.
+    strict, threads, cache, tune, tuning.
 
     Raises:
         HcompError: the model, an option or the plan is refused; the class names the stage.
@@ -45,6 +52,9 @@ def compile_model(model: str | os.PathLike[str] | ModelProto, **options: Any) ->
     load_targets(chosen.devices)
     source = Path(model) if isinstance(model, str | os.PathLike) else None
     clock = Stopwatch()
+    if chosen.tune:
+        with clock.stage("tune"):
+            chosen = tune_model(model, chosen)
     with clock.stage("cache"):
         key = cache_key(source, chosen) if source and chosen.cache else None
         artifact = find(key) if key else None
@@ -76,7 +86,28 @@ def _compile(model: str | os.PathLike[str] | ModelProto, chosen: CompileOptions,
     return assemble(
         plan, targets, name=captured.name, inputs=captured.inputs, outputs=captured.outputs,
         version=__version__, extra=extra, clock=clock,
+        tuning=read_tuning(chosen.tuning) if chosen.tuning else None,
     )  # fmt: skip
+
+
+def tune_model(
+    model: str | os.PathLike[str] | ModelProto, chosen: CompileOptions, progress: Progress = LOG.info
+) -> CompileOptions:
+    """Measure blocks for a model's kernels, add them to the tuning file, and return options that use it.
+
+    Raises:
+        HcompError: as `compile_model`; or the tuning file is none, or cannot be written.
+    """
+    path = chosen.tuning or str(default_file())
+    tuning = read_tuning(path, missing=True)
+    targets = load_targets(chosen.devices)
+    graph = run_pipeline(capture_model(model, chosen.shapes).graph, PIPELINE)
+    plan = make_plan(graph, targets, planner_options(chosen))
+    for name, target in targets.items():
+        if target.tune is not None:
+            target.tune(planned_graphs(plan, name, target.executor), chosen.sizes, tuning, chosen.tune, progress)
+    write_tuning(tuning, path)
+    return replace(chosen, tuning=path)
 
 
 def captured_graph(model: str | os.PathLike[str] | ModelProto, **options: Any) -> Graph:

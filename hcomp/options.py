@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -14,6 +15,7 @@ DEFAULT_SIZE = 16
 MAX_SIZE = 10**18
 """No size of a tensor reaches it."""
 MAX_THREADS = 1024
+MAX_SECONDS = 10**6
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class CompileOptions:
         strict: refuse a model with extern nodes.
         threads: how many threads the kernels of the returned program use; an artifact keeps none.
         cache: for a file as model, take the program from the compile cache, and keep it there.
+        tune: seconds to search blocks of kernels for, by measuring them here; 0 for none.
+        tuning: the file that measured blocks come from; with `tune`, new ones go there too ("": the
+            user's own file, if `tune` asks for one).
     """
 
     devices: tuple[str, ...] = ("cpu",)
@@ -39,6 +44,8 @@ class CompileOptions:
     strict: bool = False
     threads: int | None = None
     cache: bool = True
+    tune: float = 0.0
+    tuning: str = ""
 
 
 def compile_options(
@@ -50,6 +57,8 @@ def compile_options(
     strict: bool = False,
     threads: int | None = None,
     cache: bool = True,
+    tune: float = 0.0,
+    tuning: str | os.PathLike[str] = "",
     **unknown: object,
 ) -> CompileOptions:
     """Return options from the forms that callers write: one name or many, a dict of pins.
@@ -58,7 +67,7 @@ def compile_options(
         UsageError: a value is of another type or out of its range, or there is no such option; names it.
     """
     if unknown:
-        known = "devices, objective, pins, shapes, sizes, strict, threads, cache"
+        known = "devices, objective, pins, shapes, sizes, strict, threads, cache, tune, tuning"
         raise UsageError(f"hcomp.compile has no option {', '.join(map(repr, unknown))}; it has {known}")
     if isinstance(devices, str):
         devices = [d.strip() for d in devices.split(",") if d.strip()]
@@ -79,6 +88,8 @@ def compile_options(
         strict=strict,
         threads=None if threads is None else checked_threads(threads),
         cache=cache,
+        tune=_seconds("tune", tune),
+        tuning=_text("tuning", os.fspath(tuning) if isinstance(tuning, os.PathLike) else tuning),
     )
 
 
@@ -135,6 +146,13 @@ def _size(option: str, value: object) -> int:
     if found is None or not 0 <= found < MAX_SIZE:
         raise wrong(option, "an integer of at least 0 (and below 10^18)", value)
     return found
+
+
+def _seconds(option: str, value: object) -> float:
+    numbers = isinstance(value, int | float) and not isinstance(value, bool)
+    if not numbers or not 0 <= value < MAX_SECONDS:  # type: ignore[operator]  # it is a number
+        raise wrong(option, f"a number of seconds in 0..{MAX_SECONDS}", value)
+    return float(value)  # type: ignore[arg-type]  # as checked
 
 
 def _integer(value: object) -> int | None:

@@ -20,7 +20,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PUBLISHED = Path(__file__).resolve().parent.parent / "models" / "published.json"
@@ -33,7 +33,7 @@ class FetchError(Exception):
 
 @dataclass(frozen=True)
 class Published:
-    """One row of models/published.json."""
+    """One row of models/published.json; `sizes` of free dimensions and `values` of inputs are typical."""
 
     name: str
     package: str
@@ -43,6 +43,8 @@ class Published:
     sha256: str
     size: int
     licence: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    values: dict[str, int] = field(default_factory=dict)
 
     def why_not(self, content: bytes) -> str:
         """Return why `content` is not this model, or ""."""

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcomp.ir.graph import Graph, Node
+from hcomp.tuning import Tuning
 
 Executor: TypeAlias = Literal["vm", "reference", "onnxruntime"]
 Options: TypeAlias = Mapping[str, Any]
 Sizes: TypeAlias = Mapping[str, int]
+Progress: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,9 @@ class Target:
         link: how its memory is reached from the host's.
         state: what `hcomp devices` says of it here and now: (state, detail).
         requirements: what its code needs of the machine that runs it, for the manifest.
+        tune: measures kernels of regions (graphs, sizes, what is known, seconds, progress) and adds to what
+            is known; None where there is nothing to choose.
+        tuned_options: the options of `emit` for what was measured.
     """
 
     name: str
@@ -95,6 +100,8 @@ class Target:
     link: Link = Link()
     state: Callable[[], tuple[str, str]] = field(default=lambda: ("simulated", ""))
     requirements: Callable[[], Mapping[str, Any]] = field(default=dict)
+    tune: Callable[[Sequence[Graph], Sizes, Tuning, float, Progress], None] | None = None
+    tuned_options: Callable[[Tuning], Options] = field(default=lambda tuning: {})
 
     def why_not(self, graph: Graph, node: Node) -> str:
         """Return why the target cannot run `node`: the first rule that refuses it, or ""."""

@@ -454,7 +454,7 @@ def test_recurrent_rows_lower_a_whole_model(monkeypatch: pytest.MonkeyPatch) -> 
     made: list[str] = []
     rules = codegen.cpu_rules
 
-    def extended(features: CpuFeatures) -> dict[str, Any]:
+    def extended(features: CpuFeatures, choices: Any) -> dict[str, Any]:
         own = recurrent_rules(features)
 
         def counted(op: str) -> Any:
@@ -464,7 +464,7 @@ def test_recurrent_rows_lower_a_whole_model(monkeypatch: pytest.MonkeyPatch) -> 
 
             return rule
 
-        return {**rules(features), **{op: counted(op) for op in own}}
+        return {**rules(features, choices), **{op: counted(op) for op in own}}
 
     monkeypatch.setattr(codegen, "cpu_rules", extended)
     x = normal(STEPS, BATCH, WIDTH)

@@ -293,3 +293,30 @@ def test_work_counts_what_leaves_a_group_only() -> None:
     assert work.read == 4 * (4 * 8 + 8 * 16)
     assert work.written == 4 * 4 * 16
     assert work.kernels == 1
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_maximum_along_vectors_keeps_nan_wherever_it_is(name: str, dtype: str) -> None:
+    region = Region()
+    x = region.input(N, 75, dtype=dtype)
+    rng = np.random.default_rng(3)
+    array = rng.standard_normal((80, 75)).astype(dtype)
+    array[range(75), range(75)] = np.nan  # one in every place: of the vectors, and of what they leave
+    array[77] = -np.inf
+    array[78] = np.inf
+    (found,) = runner(region.finish(region.build.emit(name, x, axis=(1,), keepdims=False)))(array)
+    np.testing.assert_array_equal(found, getattr(np, name)(array, axis=1))
+
+
+def test_a_softmax_of_nan_or_nothing_is_nan_in_its_row_alone() -> None:
+    region = Region()
+    x = region.input(4, 70)
+    array = np.random.default_rng(3).standard_normal((4, 70)).astype(np.float32)
+    array[1, 66], array[2] = np.nan, -np.inf
+    array[3, 5:] = -np.inf
+    (found,) = runner(region.finish(region.build.emit("softmax", x, axis=-1)))(array)
+    assert np.isnan(found).all(axis=1).tolist() == [False, True, True, False]
+    assert (found[3, 5:] == 0).all()
+    powers = np.exp(array[[0, 3]].astype(np.float64))
+    np.testing.assert_allclose(found[[0, 3]], powers / powers.sum(axis=1, keepdims=True), rtol=1e-6)

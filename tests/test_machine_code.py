@@ -70,6 +70,30 @@ def test_many_kernels_share_a_limited_number_of_objects() -> None:
     assert sorted(str(v.name_hint) for group in groups for v in group) == sorted(str(v.name_hint) for v in functions)
 
 
+def test_only_what_comes_from_outside_is_checked_and_each_shape_is_made_once() -> None:
+    import tvm
+
+    from hcomp.codegen import kernels
+    from hcomp.codegen.relax_module import lower_region
+    from hcomp.codegen.vm_calls import without_idle_calls
+
+    graph_of = GraphBuilder("g")
+    n = symbol("n")
+    x = graph_of.input("x", TensorType("float32", (n, 512)))
+    for number in range(3):
+        large = graph_of.constant(np.full(512, number, np.float32), f"c{number}")
+        x = graph_of.emit("softmax", graph_of.emit("add", x, large), axis=-1)
+    lowered = lower_region(graph_of.finish((graph_of.emit("concat", x, x, axis=0),)))
+    assert len(lowered.constants) == 3
+    module = tvm.transform.Sequential(kernels._lower_passes())(kernels._fuse(lowered)[0])
+    before = module.script()
+    text = without_idle_calls(module, len(lowered.constants)).script()
+    assert before.count("vm.builtin.check_tensor_info") == 4
+    assert text.count("vm.builtin.check_tensor_info") == text.count("vm.builtin.match_shape") == 1
+    shapes = [line.partition("make_shape")[2] for line in text.splitlines() if "vm.builtin.make_shape" in line]
+    assert len(shapes) == len(set(shapes)) < before.count("vm.builtin.make_shape")
+
+
 COMPUTED_SIZES = """
 import hashlib, hcomp
 from onnx import TensorProto, helper as h, numpy_helper

@@ -18,22 +18,15 @@ from hcomp.errors import HcompError
 
 DEBUG = "HCOMP_DEBUG"
 """The environment variable that makes faults of hcomp show their traceback."""
-COMMANDS = ("compile", "run", "verify", "bench", "inspect", "explain", "diff", "devices")
+COMMANDS = ("compile", "run", "verify", "bench", "profile", "inspect", "explain", "diff", "devices", "calibrate")
 
 
 INTERRUPTED = ("interrupted", 130)
-COMING = {
-    "calibrate": "not yet: costs are a model of the device (roofline), not measured",
-}
-"""Commands that the design names and that do not exist yet, each with what to say."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in COMING:
-        print(f"hcomp: {arguments[0]}: {COMING[arguments[0]]}", file=sys.stderr)
-        return 2
     options = _parser().parse_args(arguments)
     with _noting_interrupts() as interrupts:
         try:

@@ -26,6 +26,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", help="what `hcomp compile` wrote")
     parser.add_argument("--vs", choices=["onnxruntime"], help="time this engine too, in turns, and print the ratio")
     parser.add_argument("--model", help="the ONNX file for --vs (default: the artifact's name with .onnx)")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input; others are made up"
+    )
     parser.add_argument("--size", action="append", default=[], metavar="SYMBOL=N", help="a symbol's size")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of at least 5 ms each (default: 15)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each engine (default: 1)")
@@ -55,11 +58,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse here what a worker would refuse: its message would be one of two."""
-    from hcomp.cli.feeds import checked_sizes
+    from hcomp.cli.feeds import checked_sizes, input_files, read_inputs
 
     checked_threads(options.threads)
     artifact = open_artifact(options.artifact)
     checked_sizes(artifact.manifest.inputs, read_sizes(options.size))
+    read_inputs(input_files(options.input))
     if options.model is not None and options.vs is None:
         raise UsageError("--model is the ONNX file that --vs onnxruntime times: give --vs too")
     if options.vs:
@@ -89,6 +93,7 @@ def _process(options: argparse.Namespace, engine: str) -> subprocess.Popen[str]:
     command = [
         sys.executable, "-m", "hcomp", "bench", options.artifact, "--worker", engine,
         "--threads", str(options.threads), *(f"--size={s}" for s in options.size),
+        *(f"--input={i}" for i in options.input),
     ]  # fmt: skip
     if engine != "hcomp":
         command += ["--model", _model(options)]
@@ -138,13 +143,13 @@ def _engine(options: argparse.Namespace) -> tuple[Callable[[], Any], str]:
     from hcomp.runtime.startup import import_runtime
 
     import_runtime()  # before anything else imports tvm_ffi: torch would cost seconds
-    from hcomp.cli.feeds import advise_sizes, advising, checked_sizes, random_inputs
+    from hcomp.cli.feeds import advise_sizes, advising, checked_sizes, input_files, random_inputs, read_inputs
     from hcomp.runtime import load
     from hcomp.verify import run_reference
 
     session = load(options.artifact, threads=options.threads)
     sizes = read_sizes(options.size)
-    feeds = random_inputs(session.inputs, sizes, {})
+    feeds = random_inputs(session.inputs, sizes, read_inputs(input_files(options.input)))
     advice = advise_sizes(checked_sizes(session.inputs, sizes), sizes)
     if options.worker == "hcomp":
         return lambda: session.run(feeds), advice

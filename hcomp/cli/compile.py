@@ -50,9 +50,20 @@ def run(options: argparse.Namespace) -> int:
         "bytes": Path(output).stat().st_size,
         **summary,
     }
+    if options.tune:
+        data["tuning"] = _tuned(options.tuning)
     report(options, data, _text(data) + (_stages_text(data["stages"]) if options.verbose else ""))
     print_fallbacks(summary)
     return 0
+
+
+def _tuned(path: str) -> dict[str, Any]:
+    """Return the tuning file and how many kernels it has, and how many of them not by the analytic choice."""
+    from hcomp.tuning import default_file, read_tuning
+
+    found = path or str(default_file())
+    kernels = [m for own in read_tuning(found).processors.values() for m in own.values()]
+    return {"file": found, "kernels": len(kernels), "faster": sum(m.us < m.analytic_us for m in kernels)}
 
 
 def _text(data: dict[str, Any]) -> str:
@@ -61,7 +72,13 @@ def _text(data: dict[str, Any]) -> str:
         f"{data['output']}: {bytes_text(data['bytes'])}, {made} in {data['seconds']:.1f} s;"
         f" {data['nodes']} nodes in {data['regions']} region(s) on {', '.join(data['devices'])},"
         f" {data['copies']} copies, predicted {time_text(data['predicted_us'])}{sizes_text(data)}"
-    )
+    ) + _tuned_text(data.get("tuning"))
+
+
+def _tuned_text(tuned: dict[str, Any] | None) -> str:
+    if tuned is None:
+        return ""
+    return f"\n{tuned['file']}: {tuned['kernels']} kernels measured, {tuned['faster']} of them with faster blocks"
 
 
 def _stages_text(seconds: dict[str, float]) -> str:

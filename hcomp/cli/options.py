@@ -37,6 +37,12 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-cache", action="store_true", help="compile even if the same was compiled before, and keep nothing"
     )
+    parser.add_argument(
+        "--tune", type=float, default=0.0, metavar="SECONDS", help="search faster blocks for the heaviest kernels"
+    )
+    parser.add_argument(
+        "--tuning", default="", metavar="FILE", help="measured blocks to compile with; --tune adds what it finds"
+    )
     parser.add_argument("--strict", action="store_true", help="refuse a model with extern nodes (exit status 3)")
 
 
@@ -79,6 +85,8 @@ def compile_arguments(options: argparse.Namespace) -> dict[str, Any]:
         "sizes": read_sizes(options.size),
         "strict": options.strict,
         "cache": not options.no_cache,
+        "tune": options.tune,
+        "tuning": options.tuning,
     }
 
 

@@ -15,8 +15,11 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
-from hcomp.codegen.machine_code import machine_code
+from hcomp.codegen.kernel_list import Calls, kernel_list, rules_of, works_of
+from hcomp.codegen.kernel_nodes import aligned, call_nodes, kernel_calls, region_function
+from hcomp.codegen.machine_code import interpreted, machine_code
 from hcomp.codegen.relax_module import LoweredRegion
+from hcomp.codegen.vm_calls import without_idle_calls
 from hcomp.errors import CodegenError
 from hcomp.stopwatch import Stopwatch
 
@@ -38,6 +41,8 @@ class BuiltRegion:
         constants, symbols, fresh_outputs: as in LoweredRegion.
         fused: whether operators were fused; False where TVM could not and each has its own kernel.
         kernels: how many TIR functions the region has.
+        interpreted: the same program for the VM's interpreter, which calls each kernel by itself.
+        listing: what `kernel_list` says of the kernels.
         seconds: how long each stage took.
     """
 
@@ -48,6 +53,8 @@ class BuiltRegion:
     fresh_outputs: tuple[bool, ...]
     fused: bool
     kernels: int
+    interpreted: bytes = b""
+    listing: bytes = b""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -63,13 +70,17 @@ def build_region(
     try:
         with target, tvm.transform.PassContext(opt_level=3):
             with clock.stage("fuse"):
-                module, fused = _fuse(lowered.module)
+                module, fused, calls = _fuse(lowered)
+                works = works_of(module)
             with clock.stage("schedule"):
                 module = schedule(module)
+                rules = rules_of(module)
             kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
             with clock.stage("plan memory"):
                 module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
+                module = without_idle_calls(module, len(lowered.constants))
             with clock.stage("machine code"):
+                profiled = interpreted(module, target)
                 program, objects = machine_code(module, target)
     except (tvm.error.InternalError, ValueError, TypeError, RuntimeError, CodegenError) as error:
         if _is_interrupt(error):
@@ -85,6 +96,8 @@ def build_region(
         lowered.fresh_outputs,
         fused,
         kernels,
+        profiled,
+        kernel_list(works, rules, calls),
         clock.seconds,
     )
 
@@ -98,19 +111,19 @@ def _is_interrupt(error: BaseException | None) -> bool:
     return False
 
 
-def _fuse(module: Module) -> tuple[Module, bool]:
-    """Return the module with operators fused, or as it was where TVM cannot fuse it."""
+def _fuse(lowered: LoweredRegion) -> tuple[Module, bool, Calls]:
+    """Return the module with operators fused, or as it was where TVM cannot fuse it, and the calls' nodes."""
     transform = relax.transform
-    module = transform.AnnotateTIROpPattern()(module)
+    module = transform.AnnotateTIROpPattern()(lowered.module)
     try:
-        fused = tvm.transform.Sequential([transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination()])(
-            module
-        )
+        groups = transform.FuseOps()(module)
+        fused = tvm.transform.Sequential([transform.FuseTIR(), transform.DeadCodeElimination()])(groups)
     except (tvm.error.InternalError, RuntimeError) as error:
         if _FUSION_FAULT not in str(error):
             raise
-        return module, False
-    return fused, True
+        return module, False, call_nodes(module, module, lowered.origins)
+    calls = call_nodes(module, groups, lowered.origins)
+    return fused, True, aligned(calls, kernel_calls(region_function(fused)))
 
 
 def _lower_passes() -> list[Any]:

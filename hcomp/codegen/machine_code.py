@@ -21,6 +21,7 @@ Module: TypeAlias = Any
 Function: TypeAlias = Any
 
 PROGRAM = "program.vm"
+INTERPRETED = "interpreted.vm"
 MOST_OBJECTS = 8
 """As many object files at most: each costs 0.05 ms when the artifact is loaded."""
 KERNELS_AN_OBJECT = 3
@@ -48,6 +49,18 @@ def machine_code(module: Module, target: Any) -> tuple[bytes, tuple[bytes, ...]]
                 return _written(built, Path(folder, f"{number}.o"), "o")
 
         return written, tuple(_side_by_side(build, len(groups)))
+
+
+def interpreted(module: Module, target: Any) -> bytes:
+    """Return the program of the same module for the VM's interpreter, which calls the same kernels.
+
+    A profile times kernels one by one there: in native code nothing stands between them.
+    """
+    builder = relax.ExecBuilder()
+    tvm.get_global_func("relax.VMCodeGen")(builder, module)
+    with TemporaryDirectory(prefix="hcomp-") as folder:
+        program = tvm.get_global_func("relax.VMLink")(builder, target, None, [], {})
+        return _written(program, Path(folder, INTERPRETED), "relax.VMExecutable")
 
 
 def usable_cores() -> int:

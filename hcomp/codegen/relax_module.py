@@ -8,7 +8,7 @@ symbols that no parameter's dimension binds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import relax
@@ -32,12 +32,14 @@ class LoweredRegion:
         constants: the parameters behind the inputs, in order.
         symbols: the sizes of the trailing shape parameter; without any there is none.
         fresh_outputs: for each output, whether it has memory of its own.
+        origins: variables of the region's function to the labels of the nodes that they belong to.
     """
 
     module: Any
     constants: tuple[tuple[str, Array], ...]
     symbols: tuple[str, ...]
     fresh_outputs: tuple[bool, ...]
+    origins: Mapping[Any, str] = field(default_factory=dict)
 
 
 def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> LoweredRegion:
@@ -59,10 +61,12 @@ def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Lower
         lowering.values[constant.name] = Value(constant.type, array=constant.array)
     builder = lowering.builder
     # Which constants and sizes become parameters is known only when all nodes are lowered.
+    made = []
     with builder.function("region"):
         with builder.dataflow():
             for node in named.nodes:
                 _lower_node(lowering, node)
+                made.append((node.label, [lowering.values[v.name].expr for v in node.outputs]))
             results = [builder.emit_output(lowering.expr(name)) for name in graph.outputs]
         sizes = lowering.unbound()
         parameters = [*inputs, *(variable for variable, _ in lowering.packed.values())]
@@ -71,13 +75,26 @@ def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Lower
             parameters.append(relax.Var("sizes", relax.ShapeType(values=variables)))
         result = results[0] if len(results) == 1 else relax.Tuple(results)
         builder.emit_func_output(result, parameters)
+    origins = _origins(builder.get()["region"], made)
     symbols = _entry(lowering, graph, [(s, computed.get(s, symbol(s))) for s in sizes])
     return LoweredRegion(
         module=builder.get(),
         constants=tuple((name, array) for name, (_, array) in lowering.packed.items()),
         symbols=symbols,
         fresh_outputs=_fresh(graph),
+        origins=origins,
     )
+
+
+def _origins(function: Any, made: Sequence[tuple[str, Sequence[Expr]]]) -> dict[Any, str]:
+    """Return the node of each binding: bindings stand in the order of nodes, a node's results behind the rest."""
+    variables = [binding.var for block in function.body.blocks for binding in block.bindings]
+    place = {variable: number for number, variable in enumerate(variables)}
+    found: dict[Any, str] = {}
+    for label, results in made:
+        last = max((place[r] for r in results if r in place), default=-1)
+        found.update((v, label) for v in variables[len(found) : last + 1])
+    return found
 
 
 def _entry(lowering: Lowering, graph: Graph, sizes: Sequence[tuple[str, DimLike]]) -> tuple[str, ...]:

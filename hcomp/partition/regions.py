@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from hcomp.ir.graph import Graph, Value
 from hcomp.ir.liveness import dependencies
 from hcomp.ir.ops import CONTROL as CONTROL_OPS
-from hcomp.partition.plan import Choice
+from hcomp.partition.plan import Choice, Control, Plan, Region
 
 
 def group_nodes(graph: Graph, choices: Sequence[Choice]) -> list[tuple[int, ...]]:
@@ -80,3 +80,15 @@ def region_graph(graph: Graph, nodes: Sequence[int], name: str, inputs: Sequence
         chosen,
         tuple(outputs),
     )
+
+
+def planned_graphs(plan: Plan, device: str, executor: str) -> list[Graph]:
+    """Return the graphs of a device's regions that `executor` runs, those of bodies included."""
+    found = []
+    for step in plan.steps:
+        if isinstance(step, Region) and (step.device, step.executor) == (device, executor):
+            found.append(region_graph(plan.graph, step.nodes, step.name, step.inputs, step.outputs))
+        elif isinstance(step, Control):
+            for body in step.bodies.values():
+                found += planned_graphs(body, device, executor)
+    return found

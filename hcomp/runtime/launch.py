@@ -45,12 +45,16 @@ def launch_step(
 
 
 def _kernels(step: Launch, resources: Resources, constants: Sequence[Constant]) -> KernelRegion:
+    """Return the region in native code, or for a profile in the VM's interpreter, its kernels watched."""
     objects = sorted(role for role in step.files if role.startswith("object"))
-    return vm_region(
-        resources.member(step, "program"),
-        [resources.member(step, role) for role in objects],
-        [resources.constant_tensor(spec) for spec in constants],
-    )
+    code = [resources.member(step, role) for role in objects]
+    bound = [resources.constant_tensor(spec) for spec in constants]
+    if resources.clock is None:
+        return vm_region(resources.member(step, "program"), code, bound)
+    if "kernels" not in step.files:
+        raise ArtifactError("there is no list of its kernels: compile the model again with this hcomp")
+    watch = resources.clock.watch(step.region, resources.member(step, "kernels"))
+    return vm_region(resources.member(step, "interpreted"), code, bound, watch)
 
 
 def _host_region(step: Launch, resources: Resources) -> HostRegion:

@@ -10,6 +10,7 @@ from hcomp.artifact.store import Artifact
 from hcomp.artifact.types import item_bytes
 from hcomp.dtypes import numpy_dtype
 from hcomp.errors import ArtifactError
+from hcomp.runtime.kernel_clock import KernelClock
 from hcomp.runtime.values import BITS, CARRIERS, array_of, empty_tensor, reinterpret, to_tensor
 from hcomp.runtime.vm import KernelRegion
 
@@ -17,11 +18,12 @@ from hcomp.runtime.vm import KernelRegion
 class Resources:
     """The artifact of a session, its constants as tensors, and the number of threads.
 
-    `kernels` are the loaded regions of native code by name.
+    `kernels` are the loaded regions of native code by name; `clock`, where there is one, times their kernels.
     """
 
-    def __init__(self, artifact: Artifact, threads: int) -> None:
+    def __init__(self, artifact: Artifact, threads: int, clock: KernelClock | None = None) -> None:
         self.threads = threads
+        self.clock = clock
         self.kernels: dict[str, KernelRegion] = {}
         self._artifact = artifact
         self._tensors: dict[Constant, Tensor] = {}

@@ -17,6 +17,8 @@ from hcomp.errors import RunError
 from hcomp.runtime.cpu import check_cpu
 from hcomp.runtime.fast import fast_run
 from hcomp.runtime.inputs import InputBinder, check_mapping
+from hcomp.runtime.kernel_clock import KernelClock
+from hcomp.runtime.kernel_profile import KernelProfile, profile_kernels
 from hcomp.runtime.profile import Profile, profile_runs
 from hcomp.runtime.resources import Resources
 from hcomp.runtime.steps import compile_program
@@ -135,6 +137,22 @@ class Session:
             use_threads(self.threads)
         bound = self._binder.bind(inputs)
         return profile_runs(self.manifest, self._code, bound.values, runs)
+
+    def profile_kernels(self, inputs: Mapping[str, object], runs: int = 10) -> KernelProfile:
+        """Return the time, operations and bytes of every kernel of the compiled regions over some runs.
+
+        The artifact's own kernels run in their order, on the data of the run, each measured by itself.
+
+        Raises:
+            RunError: as `run`.
+            ArtifactError: the artifact has no list of its kernels: it was compiled by an older hcomp.
+        """
+        check_mapping(inputs)
+        bound = self._binder.bind(inputs)
+        use_threads(self.threads)
+        clock = KernelClock()
+        code = compile_program(self.manifest.program, Resources(self._artifact, self.threads, clock))
+        return profile_kernels(code, clock, bound.values, runs, self.threads)
 
 
 def _reader(type_: ValueType) -> Any:

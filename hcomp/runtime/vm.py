@@ -18,12 +18,16 @@ ENTRY = "main"
 CPU_TYPE, CPU_ID, POOLED_MEMORY = 1, 0, 2
 
 KernelRegion = Callable[[list[Any], list[int] | None], Any]
+Watch = Callable[..., int]
 
 
-def vm_region(program: Buffer, objects: Sequence[Buffer], constants: Sequence[Tensor]) -> KernelRegion:
+def vm_region(
+    program: Buffer, objects: Sequence[Buffer], constants: Sequence[Tensor], watch: Watch | None = None
+) -> KernelRegion:
     """Return a region as a function of its input tensors and its symbols (None where it has none).
 
-    It may be called from many threads at once, and returns a tensor or several.
+    It may be called from many threads at once, and returns a tensor or several. Of an interpreted program,
+    `watch` is asked before every call (the function, its name, then whether it is before or after).
 
     Raises:
         ArtifactError: the files are no VM program and object code for this machine.
@@ -34,6 +38,8 @@ def vm_region(program: Buffer, objects: Sequence[Buffer], constants: Sequence[Te
     def new_machine() -> Callable[..., Any]:
         machine = executable["vm_load_executable"]()
         machine["vm_initialization"](CPU_TYPE, CPU_ID, POOLED_MEMORY)
+        if watch is not None:
+            machine["set_instrument"](watch)
         function: Callable[..., Any] = machine[ENTRY]
         return function
 

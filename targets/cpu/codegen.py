@@ -5,13 +5,15 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from hcomp.codegen.kernel_list import KERNELS
 from hcomp.codegen.kernels import BuiltRegion, build_region
-from hcomp.codegen.machine_code import PROGRAM
+from hcomp.codegen.machine_code import INTERPRETED, PROGRAM
 from hcomp.codegen.relax_module import lower_region
 from hcomp.ir.graph import Graph
 from hcomp.passes.channels_last import channels_last
 from hcomp.stopwatch import Stopwatch
 from hcomp.targets.base import EmittedRegion, Options
+from hcomp.targets.cpu.choices import Choices
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.lowering import cpu_rules
 from hcomp.targets.cpu.schedule import schedule_module
@@ -24,8 +26,8 @@ def processor() -> tuple[CpuFeatures, Any]:
     return features, features.tvm_target()
 
 
-def build(graph: Graph, name: str) -> BuiltRegion:
-    """Build a region's kernels for this machine.
+def build(graph: Graph, name: str, choices: Choices | None = None) -> BuiltRegion:
+    """Build a region's kernels for this machine, by measured blocks where `choices` has them.
 
     Raises:
         CodegenError: a node has no lowering or TVM refuses the module.
@@ -33,7 +35,7 @@ def build(graph: Graph, name: str) -> BuiltRegion:
     features, target = processor()
     clock = Stopwatch()
     with clock.stage("lower"):
-        lowered = lower_region(channels_last(graph), cpu_rules(features))
+        lowered = lower_region(channels_last(graph), cpu_rules(features, choices))
     return build_region(lowered, target, lambda module: schedule_module(module, features), name, clock)
 
 
@@ -50,14 +52,24 @@ def requirements() -> dict[str, Any]:
 
 
 def emit(graph: Graph, name: str, options: Options) -> EmittedRegion:
-    """Return the region `graph` as object files and a program file of the Relax VM."""
-    built = build(graph, name)
+    """Return the region `graph` as object files and a program file of the Relax VM.
+
+    The option "tuning" has measured blocks by signature.
+    """
+    measured = options.get("tuning")
+    built = build(graph, name, None if measured is None else Choices(measured))
     objects = {f"object{number}": data for number, data in enumerate(built.objects)}
-    roles = {"program": PROGRAM, **{role: f"{role}.o" for role in objects}}
+    roles = {"program": PROGRAM, "interpreted": INTERPRETED, "kernels": KERNELS}
+    roles |= {role: f"{role}.o" for role in objects}
     notes = () if built.fused else ("its operators are not fused: TVM refused its symbolic shapes",)
     return EmittedRegion(
         executor="vm",
-        files={PROGRAM: built.program, **{f"{role}.o": data for role, data in objects.items()}},
+        files={
+            PROGRAM: built.program,
+            INTERPRETED: built.interpreted,
+            KERNELS: built.listing,
+            **{f"{role}.o": data for role, data in objects.items()},
+        },
         roles=roles,
         constants=built.constants,
         fresh_outputs=built.fresh_outputs,

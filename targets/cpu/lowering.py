@@ -17,6 +17,7 @@ from hcomp.codegen.lowering import Lowering, Rule
 from hcomp.codegen.relax_table import LOWER
 from hcomp.ir.graph import Node
 from hcomp.ir.types import TensorType
+from hcomp.targets.cpu.choices import Choices
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import emit_conv, emit_conv_transpose, emit_matmul
 from hcomp.targets.cpu.heavy.conv_transpose import takes_conv_transpose
@@ -27,22 +28,39 @@ from hcomp.targets.cpu.heavy.recurrent_rules import recurrent_rules
 FLOAT32 = "float32"
 
 
-def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
-    """Return the rows that replace those of the common table."""
+def _transposed(features: CpuFeatures) -> Rule:
+    def conv_transpose(lowering: Lowering, node: Node) -> Any:
+        weight = _constant_weight(lowering, node)
+        if weight is None or not takes_conv_transpose(node.attrs, weight.shape):
+            return LOWER["conv_transpose"](lowering, node)
+        attrs: Mapping[str, Any] = {k: v for k, v in node.attrs.items() if k != "channels_last"}
+        found = emit_conv_transpose(
+            lowering.builder,
+            lowering.expr(node.inputs[0]),
+            np.asarray(weight),
+            **attrs,
+            pack=_packer(lowering, node.inputs[1]),
+            cpu=features,
+            sizes=[lowering.dim(d) for d in (_output(node).shape or ())[1:-1]],
+        )
+        return lowering.typed(found, _output(node))
+
+    return conv_transpose
+
+
+def cpu_rules(features: CpuFeatures, choices: Choices | None = None) -> Mapping[str, Rule]:
+    """Return the rows that replace those of the common table; `choices` has the measured blocks."""
 
     def matmul(lowering: Lowering, node: Node) -> Any:
         weight = _constant_weight(lowering, node)
         chosen = weight if weight is not None else _constant_bytes(lowering, node, features)
         if chosen is None or chosen.ndim != 2 or 0 in chosen.shape or chosen.shape[1] == 1:
             return LOWER["matmul"](lowering, node)
-        emit = emit_matmul if weight is not None else emit_matmul_int8
-        found = emit(
-            lowering.builder,
-            lowering.expr(node.inputs[0]),
-            np.asarray(chosen),
-            _packer(lowering, node.inputs[1]),
-            features,
-        )
+        data, pack = lowering.expr(node.inputs[0]), _packer(lowering, node.inputs[1])
+        if weight is not None:
+            found = emit_matmul(lowering.builder, data, np.asarray(weight), pack, features, choices)
+        else:
+            found = emit_matmul_int8(lowering.builder, data, np.asarray(chosen), pack, features)
         return _checked(lowering, node, found, -1, chosen.shape[0])
 
     def conv(lowering: Lowering, node: Node) -> Any:
@@ -61,22 +79,7 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
             pack=_packer(lowering, node.inputs[1]),
             cpu=features,
             sizes=[lowering.dim(d) for d in (_output(node).shape or ())[1:-1]],
-        )
-        return lowering.typed(found, _output(node))
-
-    def conv_transpose(lowering: Lowering, node: Node) -> Any:
-        weight = _constant_weight(lowering, node)
-        if weight is None or not takes_conv_transpose(node.attrs, weight.shape):
-            return LOWER["conv_transpose"](lowering, node)
-        attrs: Mapping[str, Any] = {k: v for k, v in node.attrs.items() if k != "channels_last"}
-        found = emit_conv_transpose(
-            lowering.builder,
-            lowering.expr(node.inputs[0]),
-            np.asarray(weight),
-            **attrs,
-            pack=_packer(lowering, node.inputs[1]),
-            cpu=features,
-            sizes=[lowering.dim(d) for d in (_output(node).shape or ())[1:-1]],
+            choices=choices,
         )
         return lowering.typed(found, _output(node))
 
@@ -93,7 +96,7 @@ def cpu_rules(features: CpuFeatures) -> Mapping[str, Rule]:
     return {
         "matmul": matmul,
         "conv": conv,
-        "conv_transpose": conv_transpose,
+        "conv_transpose": _transposed(features),
         "max_pool": pool("max"),
         "avg_pool": pool("mean"),
         **recurrent_rules(features),

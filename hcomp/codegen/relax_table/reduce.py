@@ -188,7 +188,10 @@ def _softmax(log: bool) -> KernelBody:
             return kernel.compute(lambda *i: kernel.read(0, i) - largest(*row(i)) - tirx.log(total(*row(i))))
         powers = kernel.compute(power, shape=shape, name="T_softmax_exp")
         total = kernel.compute(lambda *i: _SUM(powers(*insert(i, k2)), axis=k2), shape=rows, name="T_softmax_expsum")
-        return kernel.compute(lambda *i: powers(*i) / total(*row(i)), name="T_softmax_norm")
+        if total.dtype not in ("float32", "float64"):  # in fewer digits the reciprocal's rounding would show
+            return kernel.compute(lambda *i: powers(*i) / total(*row(i)), name="T_softmax_norm")
+        share = kernel.compute(lambda *i: constant(1, total.dtype) / total(*i), shape=rows, name="T_softmax_share")
+        return kernel.compute(lambda *i: powers(*i) * share(*row(i)), name="T_softmax_norm")
 
     return body
 

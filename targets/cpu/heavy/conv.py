@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from hcomp.targets.cpu.choices import Choices, Space, first_of
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy.matmul import Pack
 from hcomp.targets.cpu.schedule.conv_shape import CONV, ConvShape
@@ -27,6 +28,9 @@ _TRANSFORMS = {2: (6.0, 5.0), 4: (17.0, 14.0)}
 _BYTES_A_CYCLE = 4.5
 """What one core reads from memory in a cycle of its clock: a network's weights do not stay in the caches."""
 
+POSITIONS = (0, 32, 64, 128, 192, 384)
+"""About how many output positions a task may have; 0 is what the schedule takes by itself."""
+
 _MOST_ERROR = 5e-5
 """Relative to the largest result; float32 itself has 6e-8 for each of some thousand sums."""
 
@@ -43,6 +47,7 @@ def emit_conv(
     pack: Pack,
     cpu: CpuFeatures,
     sizes: Sequence[Any] | None = None,
+    choices: Choices | None = None,
 ) -> relax.Expr:
     """Return the convolution of `x` with a constant weight.
 
@@ -57,6 +62,7 @@ def emit_conv(
         pack: registers a constant under a hint and returns the expression that stands for it.
         cpu: the processor.
         sizes: the output's spatial sizes as the caller spells them (TIR expressions), where it does.
+        choices: measured blocks; without it they are the analytic ones.
 
     Returns:
         [N, *output, O].
@@ -74,7 +80,11 @@ def emit_conv(
         outputs=int(outputs),
         columns=panel_columns(outputs, cpu),
     )
-    shape = replace(shape, tile=winograd_tile(weight, shape, [as_int(size) for size in sizes or ()]))
+    known = [as_int(size) for size in sizes or ()]
+    shape = replace(shape, tile=winograd_tile(weight, shape, known))
+    if choices is not None:
+        picked = choices.pick(conv_signature(shape, known), conv_space(weight, shape, cpu))
+        shape = replace(shape, **picked)  # type: ignore[arg-type]  # its names are the fields of whole numbers
     packed = pack("taps", pack_taps(weight, shape))
     return bb.emit_te(
         lambda image, taps: conv_te(image, taps, shape, sizes),
@@ -83,6 +93,32 @@ def emit_conv(
         primfunc_name_hint="packed_conv",
         primfunc_attrs={"op_pattern": 4},
     )
+
+
+def conv_signature(shape: ConvShape, sizes: Sequence[int | None]) -> str:
+    """Return what a convolution's choice is kept under; sizes that are not known are question marks."""
+
+    def by(values: Sequence[int | None]) -> str:
+        return "x".join("?" if v is None else str(v) for v in values)
+
+    return (
+        f"conv float32 {by(shape.kernel)} stride {by(shape.strides)} pad {by((*shape.begin, *shape.end))}"
+        f" dilation {by(shape.dilation)} groups {shape.groups} of {shape.inputs} to {shape.outputs} at {by(sizes)}"
+    )
+
+
+def conv_space(weight: np.ndarray, shape: ConvShape, cpu: CpuFeatures) -> Space:
+    """Return what may be chosen for a convolution whose `shape` has the analytic choice."""
+    space: dict[str, Sequence[int]] = {"positions": first_of(shape.positions, POSITIONS)}
+    if shape.depthwise:
+        return space
+    lanes = cpu.lanes()
+    if shape.outputs >= lanes:
+        space["columns"] = first_of(shape.columns, [v * lanes for v in _SPEED])
+    if takes_winograd(shape):
+        accurate = [m for m in _TRANSFORMS if largest_error(weight, m) <= _MOST_ERROR]
+        space["tile"] = first_of(shape.tile, [0, *accurate])
+    return space
 
 
 def panel_columns(outputs: int, cpu: CpuFeatures) -> int:
@@ -98,15 +134,20 @@ def panel_columns(outputs: int, cpu: CpuFeatures) -> int:
     return lanes * min(_SPEED, key=lambda v: (seconds(v), -v))
 
 
+def takes_winograd(shape: ConvShape) -> bool:
+    """Say whether Winograd's filtering can compute a convolution, and has enough channels for it."""
+    ones = (1, 1)
+    fits = shape.kernel == (3, 3) and shape.strides == ones and shape.dilation == ones and shape.groups == 1
+    return fits and min(shape.inputs, shape.outputs) >= _FEWEST_CHANNELS
+
+
 def winograd_tile(weight: np.ndarray, shape: ConvShape, sizes: Sequence[int | None]) -> int:
     """Return the tile of Winograd's filtering that is fastest for a convolution, or 0 if it is none.
 
     Costs are in cycles with two multiply-adds of 8 lanes each; a tile whose error on these weights is
     above `_MOST_ERROR` is no choice. Unknown sizes count as `_TYPICAL`.
     """
-    ones = (1, 1)
-    fits = shape.kernel == (3, 3) and shape.strides == ones and shape.dilation == ones and shape.groups == 1
-    if not fits or min(shape.inputs, shape.outputs) < _FEWEST_CHANNELS:
+    if not takes_winograd(shape):
         return 0
     height, width = (size or _TYPICAL for size in (*sizes, None, None)[:2])
     products = shape.inputs * shape.panels * shape.columns / 16

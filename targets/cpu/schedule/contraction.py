@@ -19,6 +19,9 @@ from hcomp.targets.cpu.schedule.stages import Stage
 PACKED = "hcomp.packed_columns"
 """Block annotation: `b` is a constant packed as [columns / n][k][n]; the value is n."""
 
+TILE_ROWS = "hcomp.tile_rows"
+"""Block annotation: rows of the register tile, where they were measured; 0 or none: the analytic choice."""
+
 _HALF = {"float16", "bfloat16"}
 _SUPPORTED = {"float32", "float64", "int32"} | _HALF
 _FEW_ROWS = 4
@@ -39,6 +42,7 @@ class Contraction:
         accumulator: dtype of the sums.
         packed: columns of one packed panel of a constant `b`, or None.
         unit: whether `b` is contiguous along `column`.
+        tile_rows: rows of the register tile as they were measured, or 0.
     """
 
     stage: Stage
@@ -51,6 +55,7 @@ class Contraction:
     accumulator: str
     packed: int | None
     unit: bool
+    tile_rows: int = 0
 
     def extent(self, variable: Any) -> Expr:
         """Return the extent of a block variable."""
@@ -98,6 +103,7 @@ def match_contraction(stage: Stage) -> Contraction | None:
         accumulator="float32" if dtype in _HALF else dtype,
         packed=packed,
         unit=stride_of(b, column) == 1,
+        tile_rows=int(stage.annotations.get(TILE_ROWS, 0)),
     )
     if not _worth_tiles(found):
         return None

@@ -60,7 +60,7 @@ class _Product:
     def __init__(self, found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> None:
         self.found, self.epilogue = found, epilogue
         self.shape = shape = found.shape
-        self.walk = Walk(found, _POSITIONS)
+        self.walk = Walk(found, found.shape.positions or _POSITIONS)
         # Taps along the last axis are contiguous too, unless other channels stand between them.
         joined = shape.dilation[-1] == 1 and shape.groups == 1
         self.taps = shape.kernel[:-1] if joined else shape.kernel

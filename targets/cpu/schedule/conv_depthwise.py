@@ -53,7 +53,7 @@ def emit_depthwise(found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> 
 class _Depthwise:
     def __init__(self, found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> None:
         self.found, self.shape, self.epilogue = found, found.shape, epilogue
-        self.walk = Walk(found, _POSITIONS)
+        self.walk = Walk(found, found.shape.positions or _POSITIONS)
         self.lanes = min(cpu.lanes(), self.shape.groups)
 
     def statement(self) -> Stmt:

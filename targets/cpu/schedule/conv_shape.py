@@ -35,6 +35,8 @@ class ConvShape(Annotation):
             weight is [*kernel][groups] and has no panels.
         tile: outputs along each axis of one tile of Winograd's filtering, whose weight is
             [(tile + 2)^2][panels][inputs][columns]; 0 for a direct convolution.
+        positions: about how many output positions one task of a direct convolution computes; 0 for the
+            schedule's own number.
         phases: the strides of a transposed convolution. It is written as a plain one with step 1 at whose
             every position all remainders of an output index by the strides, the phases, are computed,
             as further output channels; a short kernel has zeros in some phases. Empty for a plain one.
@@ -52,6 +54,7 @@ class ConvShape(Annotation):
     outputs: int
     columns: int
     tile: int = 0
+    positions: int = 0
     phases: tuple[int, ...] = ()
     before: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
@@ -87,7 +90,7 @@ class ConvShape(Annotation):
         """Whether windows reach over the edge of the image."""
         return any(self.begin) or any(self.end)
 
-    def positions(self, sizes: Sequence[Any]) -> list[Any]:
+    def positions_of(self, sizes: Sequence[Any]) -> list[Any]:
         """Return how many positions a transposed convolution has along each axis of an image of `sizes`."""
         spans = zip(sizes, self.begin, self.end, self.kernel, self.dilation, strict=True)
         return [size + imm(b + e - (k - 1) * d) for size, b, e, k, d in spans]

@@ -92,7 +92,7 @@ class Walk:
         self.prelude: list[Stmt] = []
         self.batch, *places, _ = stage.spatial
         self.sizes = [self._name("size", e) for e in image.shape[1:-1]]
-        results = shape.positions(image.shape[1:-1]) if shape.phases else stage.store.buffer.shape[1:-1]
+        results = shape.positions_of(image.shape[1:-1]) if shape.phases else stage.store.buffer.shape[1:-1]
         outputs = [self._name("output", e) for e in results]
         self.raw_pitches = list(padded or ()) or [
             simple(size + imm(b + e)) for size, b, e in zip(image.shape[1:-1], shape.begin, shape.end, strict=True)

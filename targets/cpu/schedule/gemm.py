@@ -48,7 +48,7 @@ def emit_contraction(found: Contraction, epilogue: Epilogue, cpu: CpuFeatures) -
 
     known = static_rows(found)
     if known is not None:
-        return variant(best_rows(known, cpu))
+        return variant(min(known, found.tile_rows) or best_rows(known, cpu))
     most, fewer = row_choices(cpu)[-1], row_choices(cpu)[0]
 
     def work(rows: int) -> Expr:

@@ -9,6 +9,8 @@ with a scalar loop for what is left. The sum of many partial sums is also the mo
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -34,7 +36,9 @@ from hcomp.targets.cpu.schedule.nest import (
 )
 
 _PRIM = tvm.ir.prim.expr
-_IDENTITY = {_PRIM.Add: "zero", _PRIM.Mul: "one", _PRIM.Max: "lowest", _PRIM.Min: "highest"}
+Combine = Callable[[Any, Any], Any]
+
+_IDENTITY = {_PRIM.Add: 0.0, _PRIM.Mul: 1.0, _PRIM.Max: -math.inf, _PRIM.Min: math.inf}
 _LIGHT = 4
 _BYTES = {"float32": 4, "float64": 8}
 
@@ -59,31 +63,69 @@ def _widen(node: Any, cpu: CpuFeatures) -> Any:
         return node
     if dtype not in _BYTES or any(used_vars(i, [node.loop_var]) for i in body.indices):
         return node
-    terms = _terms(body)
-    if terms is None:
+    found = _terms(body)
+    if found is None:
         return node
     width = cpu.lanes(_BYTES[dtype])
     extent = as_int(node.extent)
     if extent is not None and extent < 2 * width:
         return node
-    return _emit(node, type(body.value), terms, width, extent)
+    combine, start, term = found
+    return _emit(node, combine, tirx.const(start, dtype), term, width, extent)
 
 
-def _terms(body: Any) -> Any | None:
-    """Return `f` of `s = s op f`, or None."""
+def _terms(body: Any) -> tuple[Combine, float, Any] | None:
+    """Return (combine, its identity, `f`) of `s = combine(s, f)`, or None."""
     value = body.value
+    if isinstance(value, tirx.Select):
+        return _extreme_terms(body)
     if type(value) not in _IDENTITY:
         return None
     for old, new in ((value.a, value.b), (value.b, value.a)):
-        is_old = isinstance(old, tvm.ir.TensorLoad) and old.source.same_as(body.buffer)
-        if not is_old or any(item.source.same_as(body.buffer) for item in loads(new)):
-            continue
-        if all(same(a, b) for a, b in zip(old.indices, body.indices, strict=True)):
-            return new
+        if _is_old(old, body) and not _reads(new, body):
+            return type(value), _IDENTITY[type(value)], new
     return None
 
 
-def _emit(node: Any, op: type, term: Any, width: int, extent: int | None) -> Stmt:
+def _extreme_terms(body: Any) -> tuple[Combine, float, Any] | None:
+    """Return the parts of a maximum or minimum that keeps NaN: `s = s if s > f or isnan(s) else f`."""
+    condition, old, new = body.value.condition, body.value.true_value, body.value.false_value
+    if not isinstance(condition, _PRIM.Or) or not _is_old(old, body) or _reads(new, body):
+        return None
+    is_nan = condition.b
+    if not isinstance(is_nan, tvm.ir.Call) or not same(is_nan, tirx.isnan(old)):
+        return None
+    for order, combine, start in (
+        (old > new, _intrinsic("llvm.maximum"), -math.inf),
+        (old < new, _intrinsic("llvm.minimum"), math.inf),
+    ):
+        if same(condition.a, order) or same(condition.a, _turned(order)):
+            return combine, start, new
+    return None
+
+
+def _intrinsic(name: str) -> Combine:
+    """Return an operation of LLVM: its maximum keeps NaN, and TVM would take a vector of `isnan` apart."""
+    return lambda a, b: tirx.call_llvm_pure_intrin(str(a.ty.dtype), name, a, b)
+
+
+def _turned(order: Any) -> Any:
+    """Return a > b for b < a, and the other way round: the simplifier writes what it likes."""
+    return order.b < order.a if isinstance(order, _PRIM.GT) else order.b > order.a
+
+
+def _is_old(value: Any, body: Any) -> bool:
+    """Return whether a value is the one that the store replaces."""
+    if not isinstance(value, tvm.ir.TensorLoad) or not value.source.same_as(body.buffer):
+        return False
+    return all(same(a, b) for a, b in zip(value.indices, body.indices, strict=True))
+
+
+def _reads(value: Any, body: Any) -> bool:
+    return any(item.source.same_as(body.buffer) for item in loads(value))
+
+
+def _emit(node: Any, op: Combine, start: Any, term: Any, width: int, extent: int | None) -> Stmt:
     body = node.body
     dtype = str(body.buffer.dtype)
     groups = 4 if _weight(term) <= _LIGHT and (extent is None or extent >= 8 * width) else 2
@@ -91,7 +133,6 @@ def _emit(node: Any, op: type, term: Any, width: int, extent: int | None) -> Stm
         groups = 1
     step = groups * width
     sums = register_buffer("lanes", step, dtype)
-    start = _identity(op, dtype)
     k, first, total = node.loop_var, node.min, node.extent
 
     def at(position: Any) -> Any:
@@ -142,7 +183,7 @@ def _emit(node: Any, op: type, term: Any, width: int, extent: int | None) -> Stm
     return seq(out)
 
 
-def _update(body: Any, op: type, value: Any) -> Stmt:
+def _update(body: Any, op: Combine, value: Any) -> Stmt:
     old = tirx.BufferLoad(body.buffer, body.indices)
     return tirx.BufferStore(body.buffer, op(old, value), body.indices)
 
@@ -153,15 +194,6 @@ def _halvings(groups: int) -> list[int]:
         groups //= 2
         halves.append(groups)
     return halves
-
-
-def _identity(op: type, dtype: str) -> Any:
-    name = _IDENTITY[op]
-    if name == "lowest":
-        return tirx.const(float("-inf"), dtype)
-    if name == "highest":
-        return tirx.const(float("inf"), dtype)
-    return tirx.const(0.0 if name == "zero" else 1.0, dtype)
 
 
 def _weight(term: Any) -> int:

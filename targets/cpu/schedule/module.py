@@ -6,6 +6,7 @@ import tvm
 from tvm import tirx
 from tvm.s_tir.schedule.schedule import ScheduleError
 
+from hcomp.codegen.kernel_list import RULE
 from hcomp.errors import CodegenError
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.schedule.lanes import widen_reductions
@@ -14,7 +15,6 @@ from hcomp.targets.cpu.schedule.rules import RULES
 from hcomp.targets.cpu.schedule.vector_math import vectorise_math
 
 SCHEDULED = "tirx.is_scheduled"
-RULE = "hcomp.rule"
 
 
 def schedule_module(mod: tvm.IRModule, cpu: CpuFeatures) -> tvm.IRModule:

@@ -39,7 +39,7 @@ def schedule_reduction(sch: Any, block: Any, stage: Stage, producers: Sequence[A
     variables = [v.var for v in stage.block.iter_vars]
     kept = [k for k, reduced in enumerate(kinds) if not reduced]
     reduced = [k for k, is_reduced in enumerate(kinds) if is_reduced]
-    inner = _contiguous(stage, variables)
+    inner = contiguous(stage, variables)
     parallel = stage.store is None or worth_threads(stage)
     if inner is None or inner in reduced or stage.store is None:
         _reduce_innermost(sch, block, stage, loops, kept, reduced, parallel=parallel)
@@ -54,7 +54,7 @@ def keeps_innermost(stage: Stage) -> bool:
     """Return whether the stage pools over planes: more kept axes, the last one contiguous."""
     variables = [v.var for v in stage.block.iter_vars]
     kept = [k for k, v in enumerate(stage.block.iter_vars) if int(v.iter_type) != REDUCTION]
-    return len(kept) > PLANE_AXES and _contiguous(stage, variables) == kept[-1]
+    return len(kept) > PLANE_AXES and contiguous(stage, variables) == kept[-1]
 
 
 def _reduce_innermost(
@@ -138,7 +138,7 @@ def _fill_then_copy(sch: Any, producer: Any) -> None:
         return
 
 
-def _contiguous(stage: Stage, variables: Sequence[Any]) -> int | None:
+def contiguous(stage: Stage, variables: Sequence[Any]) -> int | None:
     """Return the number of the variable that walks the largest input contiguously."""
     if stage.store is None:
         return None

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from hcomp.targets.cpu.schedule.maps import worth_threads
-from hcomp.targets.cpu.schedule.nest import as_int, loads, same
+from hcomp.targets.cpu.schedule.nest import as_int, loads, same, used_vars
+from hcomp.targets.cpu.schedule.reductions import contiguous
 from hcomp.targets.cpu.schedule.stages import Stage, stages
 
 
@@ -38,17 +39,30 @@ def match_rowwise(all_stages: list[Stage]) -> int | None:
 
 def _leading(stage: Stage, last: Stage) -> int | None:
     """Return how many axes a trailing-axes reduction keeps; None when it is of another form."""
-    kinds = [v.var for v in stage.block.iter_vars]
+    variables = [v.var for v in stage.block.iter_vars]
     spatial, reduced = stage.spatial, stage.reduced
-    if kinds != [*spatial, *reduced] or len(last.spatial) < len(spatial):
+    if variables != [*spatial, *reduced] or len(last.spatial) < len(spatial):
         return None
-    kept = len(spatial)
+    kept = min(len(spatial), _first_reduced(stage, len(last.spatial)))
     while kept and as_int(stage.extents[spatial[kept - 1]]) == 1 and kept + len(reduced) > len(last.spatial):
         kept -= 1
     equal = all(
         same(stage.extents[a], last.extents[b]) for a, b in zip(spatial[:kept], last.spatial[:kept], strict=True)
     )
+    inner = contiguous(stage, variables)
+    if inner is not None and inner < kept:  # a row would be one column of the input
+        return None
     return kept if equal else None
+
+
+def _first_reduced(stage: Stage, rank: int) -> int:
+    """Return the first axis of a tensor of `rank` axes that a reduction runs along; `rank` if none is seen to."""
+    along = list(stage.reduced)
+    first = rank
+    for item in loads(stage.store.value):
+        if len(item.indices) == rank:
+            first = min([first, *(n for n, index in enumerate(item.indices) if used_vars(index, along))])
+    return first
 
 
 def _feeds(all_stages: list[Stage]) -> bool:
@@ -73,5 +87,8 @@ def schedule_rowwise(sch: Any, count: int) -> None:
         sch.compute_at(block, row, preserve_unit_loops=True)
     for block, stage in zip(blocks[:-1], all_stages[:-1], strict=True):
         if stage.is_reduction:
-            inner = sch.get_loops(block)[-len(stage.reduced) :]
+            own, depth = sch.get_loops(block), len(stage.reduced)
+            inner, columns = own[-depth:], len(stage.spatial) - count
+            if columns > 0:
+                sch.reorder(*inner, *own[-depth - columns : -depth])
             sch.decompose_reduction(block, inner[0])

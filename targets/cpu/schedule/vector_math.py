@@ -1,14 +1,15 @@
 """Elementary functions as arithmetic that vectorises, in place of one libm call an element.
 
 `vectorise_math` replaces exp, exp2, exp10, expm1, log, log2, log10, log1p, tanh, sigmoid, erf, sin,
-cos, tan and pow on float32, also where they are called as the C library (`tanhf`); float16 and bfloat16
-go through float32, float64 keeps libm. Bounds against float64, tested:
+cos, tan, sinh, cosh, their inverses and pow on float32, also where they are called as the C library
+(`tanhf`); float16 and bfloat16 go through float32, float64 keeps libm. Bounds against float64, tested:
 
-    exp, exp2, expm1, log, log2, log10, log1p, sigmoid, erf, pow: 4 units in the last place,
-    tanh: 6 units, exp10: 4 units, sin, cos: 2e-7 absolute for |x| <= 2**30.
+    exp, exp2, exp10, expm1, log, log2, log10, log1p, sigmoid, erf, pow, asin, acos, atan, sinh, cosh,
+    asinh, acosh, atanh: 4 units in the last place, tanh: 6 units, sin, cos: 2e-7 absolute for
+    |x| <= 2**30.
 
-Infinities, NaN and signed zero give what IEEE 754 asks for; results below the normal range may be zero.
-The functions themselves are in `elementary.py`.
+Infinities, NaN and signed zero give what IEEE 754 asks for; results below 2**-125 may be zero. The
+functions themselves are in `elementary.py` and `inverse.py`.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from tvm import tirx
 from tvm.ir.prim.expr import Let
 
 from hcomp.targets.cpu.schedule.elementary import FUNCTIONS
+from hcomp.targets.cpu.schedule.inverse import INVERSE
 from hcomp.targets.cpu.schedule.nest import VECTORIZED, buffer, load, seq, store
 
 Expr = Any
 
-_LONG = {"erf", "pow", "tan"}
+_LONG = {"erf", "pow", "tan", *INVERSE}
 """Functions with so many names that TVM's simplifier takes seconds over nested ones."""
 
 _FUNCTIONS = {
     f"{space}.{name}{suffix}": make
-    for name, make in FUNCTIONS.items()
+    for name, make in (FUNCTIONS | INVERSE).items()
     for space, suffix in (("tirx", ""), ("prim", ""), ("libm", "f"))
 }
 
