@@ -20,8 +20,11 @@ from hcomp.codegen.kernel import (
 from hcomp.codegen.relax_table import scalar
 from hcomp.codegen.relax_table.loops import Buffer, local, nest, repeat_while, statements, store, when
 from hcomp.codegen.relax_table.shape import int64
-from hcomp.dims import DimLike, lower_bound
+from hcomp.dims import DimLike, ceildiv, lower_bound
 from hcomp.ir.types import Shape
+
+_BLOCK = 16
+"""Elements that top-k looks at together."""
 
 
 def _without(shape: Shape, axis: int) -> Shape:
@@ -113,7 +116,7 @@ def _topk(kernel: Kernel) -> tuple[Tensor, ...]:
     """Keep the best k in order while walking along the axis: insertion into a sorted list.
 
     A newcomer moves in front of the elements that it comes strictly before, so equal values stay
-    in the order of their indices.
+    in the order of their indices. A block with nothing that comes before the last one kept is skipped.
     """
     shape, attrs = kernel.shape(0), kernel.attrs
     axis = attrs["axis"] % len(shape)
@@ -135,8 +138,9 @@ def _topk(kernel: Kernel) -> tuple[Tensor, ...]:
             def index_at(place: Expr) -> Any:
                 return indices[tuple(_at(row, axis, place))]
 
-            slot = local("int64")
-            with nest(kernel, [shape[axis]]) as (step,):
+            slot, news = local("int64"), local("int32")
+
+            def enter(step: Expr) -> None:
                 found = ins[0][tuple(_at(row, axis, step))]
                 # `slot` is one behind the last place that is filled.
                 store(slot, [int64(0)], tirx.min(step, count))
@@ -153,6 +157,20 @@ def _topk(kernel: Kernel) -> tuple[Tensor, ...]:
                         store(slot, [int64(0)], left)
                     store(values, _at(row, axis, slot[0]), found)
                     store(indices, _at(row, axis, slot[0]), step)
+
+            size = kernel.dim(shape[axis])
+            with nest(kernel, [ceildiv(shape[axis], _BLOCK)]) as (block,):
+                start = block * int64(_BLOCK)
+                store(news, [int64(0)], tirx.const(1, "int32"))
+                with when(tirx.all(count > int64(0), start >= count, start + int64(_BLOCK) <= size)):
+                    store(news, [int64(0)], tirx.const(0, "int32"))
+                    last = value_at(count - int64(1))
+                    with nest(kernel, [_BLOCK]) as (k,):
+                        found = ins[0][tuple(_at(row, axis, start + k))]
+                        better = _before(largest, wide(found), wide(last)).astype("int32")
+                        store(news, [int64(0)], tirx.bitwise_or(news[0], better))
+                with when(news[0] != tirx.const(0, "int32")), nest(kernel, [_BLOCK]) as (k,), when(start + k < size):
+                    enter(start + k)
 
     out = kernel.out_shape
     return statements(kernel, [kernel.tensor(0)], [(out, dtype), (out, "int64")], emit, "topk")
