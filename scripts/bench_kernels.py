@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Case:
     network: str
     text: str
     operations: int
-    inputs: dict[str, tuple[int, ...]]
+    inputs: Mapping[str, tuple[int, ...]]
     weight: tuple[int, ...] | None
     node: Callable[[], onnx.NodeProto]
 
@@ -68,7 +68,7 @@ def conv(
     """Return a convolution with "same" padding over `axes` axes of `size`."""
     pad = kernel // 2
     out = (size + 2 * pad - kernel) // stride + 1
-    attrs = {"strides": [stride] * axes, "pads": [pad] * 2 * axes, "group": groups}
+    attrs: dict[str, Any] = {"strides": [stride] * axes, "pads": [pad] * 2 * axes, "group": groups}
     weight = (outputs, inputs // groups, *[kernel] * axes)
     kind = "depthwise" if groups > 1 else f"conv{axes}d"
     return Case(
