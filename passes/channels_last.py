@@ -185,6 +185,25 @@ class _Layout:
         order = sorted(left)
         return (self.turn(edit, made, tuple(order.index(a) for a in left), node.output),)
 
+    def norm(self, node: Node, edit: Editor) -> Sequence[str] | None:
+        """A layer norm without scale and shift, over axes that may not be the last any more."""
+        if len(node.used_inputs) > 1:
+            return None
+        source, axes = self.turned[node.inputs[0]]
+        kind = edit.tensor(source)
+        rank, attrs = len(axes), dict(node.attrs)
+        first: Any = attrs["axis"]
+        along = tuple(sorted(axes[a] for a in range(first % rank, rank)))
+        if kind is None or along == tuple(range(rank - len(along), rank)):
+            made = edit.emit("layer_norm", source, hint=node.output, **{**attrs, "axis": rank - len(along)})
+            return (self.turn(edit, made, axes, node.output),)
+        one, epsilon = (edit.constant(np.array(value, kind.dtype), "scalar") for value in (1, attrs["epsilon"]))
+        centred = edit.emit("subtract", source, edit.emit("mean", source, axis=along, keepdims=True))
+        variance = edit.emit("mean", edit.emit("multiply", centred, centred), axis=along, keepdims=True)
+        factor = edit.emit("divide", one, edit.emit("sqrt", edit.emit("add", variance, epsilon)))
+        made = edit.emit("multiply", centred, factor, hint=node.output)
+        return (self.turn(edit, made, axes, node.output),)
+
     def permute(self, node: Node, edit: Editor) -> Sequence[str] | None:
         """A permutation of a permutation."""
         source, axes = self.turned[node.inputs[0]]
@@ -298,6 +317,7 @@ _RULES: Mapping[str, Callable[[_Layout, Node, Editor], Sequence[str] | None]] = 
     **dict.fromkeys(("max_pool", "avg_pool"), _Layout.pool),
     **dict.fromkeys(("sum", "mean", "prod", "max", "min", "argmax", "argmin"), _Layout.reduce),
     **dict.fromkeys(("reshape", "expand_dims", "squeeze"), _Layout.view),
+    "layer_norm": _Layout.norm,
     "concat": _Layout.concat,
     "require": _Layout.elementwise,
     "permute_dims": _Layout.permute,

@@ -466,3 +466,58 @@ def test_a_failing_rule_names_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "RULES", (rules.Rule("broken", broken),))
     with pytest.raises(CodegenError, match=r"rule 'broken' failed on kernel 'relu': no such loop"):
         schedule_module(prepared({"f": (f32((8, 64)), one(OP.nn.relu))}), CPU)
+
+
+TURNED: list[tuple[Shape, list[int]]] = [
+    ((16, 24), [1, 0]),
+    ((9, 21), [1, 0]),
+    ((2, 5, 4, 17), [0, 1, 3, 2]),
+    ((3, 11, 6), [0, 2, 1]),
+    ((2, 3, 20), [0, 2, 1]),
+    ((2, 20, 2), [0, 2, 1]),
+    ((12, 3, 5, 10), [3, 1, 0, 2]),
+    (("n", 7, "k"), [2, 1, 0]),
+    (("n", 2, "m", 9), [0, 3, 1, 2]),
+    (("k", "m"), [1, 0]),
+    # Axes of size 1 behind the two that are turned, in the input, the output or both.
+    ((2, 12, 1, 20), [0, 3, 1, 2]),
+    ((2, 12, 20, 1), [0, 2, 1, 3]),
+    ((12, 20, 1, 1), [1, 2, 0, 3]),
+    ((5, 1, 9, 1), [2, 3, 0, 1]),
+    (("n", 12, "m", 1), [0, 2, 1, 3]),
+    ((1, 20, 1), [2, 1, 0]),
+    ((1, 1), [1, 0]),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float16", "int8"])
+def test_transposes(dtype: str) -> None:
+    def case(shape: Shape, axes: list[int]) -> Any:
+        return [(shape, dtype)], lambda bb, x: bb.emit(OP.permute_dims(x, axes)), lambda x: x.transpose(axes)
+
+    report = check({f"t{k}": case(shape, axes) for k, (shape, axes) in enumerate(TURNED)})
+    assert set(report.values()) == {"elementwise"}
+
+
+def test_transposes_with_work_around_them() -> None:
+    def bias(bb: Any, x: Any, b: Any) -> Any:
+        return bb.emit(OP.nn.relu(bb.emit(OP.add(bb.emit(OP.permute_dims(x, [0, 2, 1])), b))))
+
+    def both_ways(bb: Any, x: Any) -> Any:
+        return bb.emit(OP.add(bb.emit(OP.permute_dims(x, [1, 0])), x))
+
+    def twice(bb: Any, x: Any, y: Any) -> Any:
+        return bb.emit(OP.multiply(bb.emit(OP.permute_dims(x, [1, 0])), bb.emit(OP.permute_dims(y, [1, 0]))))
+
+    check(
+        {
+            "bias": (
+                [((2, 12, 30), "float32"), ((12,), "float32")],
+                bias,
+                lambda x, b: np.maximum(x.transpose(0, 2, 1) + b, 0),
+            ),
+            "both_ways": ([((20, 20), "float32")], both_ways, lambda x: x.T + x),
+            "two": ([((9, 20), "float32"), ((9, 20), "float32")], twice, lambda x, y: (x * y).T),
+            "square_of": ([((9, 20), "float32")], lambda bb, x: twice(bb, x, x), lambda x: (x * x).T),
+        }
+    )

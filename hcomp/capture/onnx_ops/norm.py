@@ -65,7 +65,9 @@ def _instance_normalization(c: NodeContext) -> str:
     epsilon = c.attr("epsilon", 1e-5)
     c.ignore("consumed_inputs")
     rank = c.rank()
-    normal, _, _ = _normalised(c, wide(c, 0), tuple(range(2, rank)), epsilon)
+    x = wide(c, 0)
+    # Without spatial axes each number is a plane of its own.
+    normal = c.b.emit("layer_norm", x, axis=2, epsilon=epsilon) if rank > 2 else _normalised(c, x, (), epsilon)[0]
     scale, bias = (_per_channel(c, wide(c, i), rank) for i in (1, 2))
     return c.cast(c.emit("add", c.emit("multiply", normal, scale), bias), c.dtype(0))
 
@@ -88,7 +90,7 @@ def _group_normalization(c: NodeContext) -> str:
     n, channels = shape[:2]
     each = floordiv(channels, groups)
     x = c.reshape(wide(c, 0), (n, groups, each, *shape[2:]))
-    normal, _, _ = _normalised(c, x, tuple(range(2, len(shape) + 1)), epsilon)
+    normal = c.b.emit("layer_norm", x, axis=2, epsilon=epsilon)
     rest = (1,) * (len(shape) - 2)
     if c.opset >= 21:
         aligned: tuple[DimLike, ...] = (groups, each, *rest)

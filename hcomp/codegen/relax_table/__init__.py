@@ -10,7 +10,7 @@ from typing import Any
 
 from hcomp.codegen.kernel import KernelBody
 from hcomp.codegen.lowering import Lowering, Rule
-from hcomp.codegen.relax_table import elementwise, index, linear, pool, recurrent, reduce, scans, shape, views
+from hcomp.codegen.relax_table import elementwise, index, linear, pool, recurrent, reduce, scans, shape, topk, views
 from hcomp.ir.graph import Node
 
 KERNELS: dict[str, KernelBody] = {
@@ -20,6 +20,7 @@ KERNELS: dict[str, KernelBody] = {
     **linear.KERNELS,
     **pool.KERNELS,
     **scans.KERNELS,
+    **topk.KERNELS,
 }
 """Operators that are one kernel and need no more."""
 

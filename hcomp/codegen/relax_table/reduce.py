@@ -226,7 +226,7 @@ def _norm(centred: bool) -> KernelBody:
 
         def scaled(*i: Expr) -> Expr:
             row = i[:first]
-            value = shifted(row, i) / tirx.sqrt(variance(*row) + epsilon)
+            value = shifted(row, i) * (constant(1, dtype) / tirx.sqrt(variance(*row) + epsilon))
             if kernel.has(1):
                 value = value * kernel.spread(1, i, shape)
             return value + kernel.spread(2, i, shape) if kernel.has(2) else value

@@ -36,7 +36,7 @@ REDUCE: tuple[Op, ...] = (
     Op("softmax", same, first_shape, {"axis": -1}, "softmax"),
     Op("log_softmax", same, first_shape, {"axis": -1}, "softmax"),
     # (x - mean) / sqrt(variance + epsilon) * gamma + beta over the trailing axes from `axis` on;
-    # beta may be absent.
+    # either may be absent.
     Op("layer_norm", same, first_shape, {"axis": -1, "epsilon": 1e-5}, "norm"),
     Op("rms_norm", same, first_shape, {"axis": -1, "epsilon": 1e-5}, "norm"),
     # Ties go to the lower index; the second output is int64 indices.

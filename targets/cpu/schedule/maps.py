@@ -21,7 +21,6 @@ GRAIN_ELEMENTS = 1 << 15
 """Below this many element operations one thread is faster than two."""
 
 _CALL_COST = 8
-_SQUARE = 8
 _SYMBOLIC_GUESS = 64
 
 
@@ -37,10 +36,6 @@ def schedule_map(sch: Any, block: Any, stage: Stage) -> None:
     if not loops:
         return
     parallel = worth_threads(stage)
-    turned = _turned_axis(stage)
-    if turned is not None:
-        _by_squares(sch, loops, turned, parallel=parallel)
-        return
     groups = _merge(sch, loops, mergeable_runs(stage))
     if len(groups) == 1:
         if parallel:
@@ -49,35 +44,6 @@ def schedule_map(sch: Any, block: Any, stage: Stage) -> None:
     outer = sch.fuse(*groups[:-1]) if len(groups) > 2 else groups[0]
     if parallel:
         sch.parallel(outer)
-
-
-def _turned_axis(stage: Stage) -> int | None:
-    """Return the loop that walks the only input contiguously, where it is not the last one.
-
-    That is a transpose with a long step on one side; squares of both axes use whole cache lines.
-    """
-    variables = [v.var for v in stage.block.iter_vars]
-    found = loads(stage.store.value)
-    if len(found) != 1 or len(variables) < 2 or not found[0].indices:
-        return None
-    last = found[0].indices[-1]
-    for number, variable in enumerate(variables[:-1]):
-        if last.same_as(variable):
-            extents = as_int(stage.extents[variable]), as_int(stage.extents[variables[-1]])
-            whole = all(e is not None and e % _SQUARE == 0 and e > _SQUARE for e in extents)
-            return number if whole else None
-    return None
-
-
-def _by_squares(sch: Any, loops: Sequence[Any], turned: int, *, parallel: bool) -> None:
-    """Order the loops so that squares of the turned and the last axis are done one by one."""
-    outer = [x for k, x in enumerate(loops[:-1]) if k != turned]
-    row, row_in = sch.split(loops[turned], [None, _SQUARE])
-    column, column_in = sch.split(loops[-1], [None, _SQUARE])
-    sch.reorder(*outer, row, column, row_in, column_in)
-    head = sch.fuse(*outer, row) if outer else row
-    if parallel:
-        sch.parallel(head)
 
 
 def _merge(sch: Any, loops: Sequence[Any], runs: Sequence[int]) -> list[Any]:

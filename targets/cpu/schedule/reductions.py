@@ -71,7 +71,7 @@ def _reduce_innermost(
     inner = [loops[k] for k in reduced]
     if outer and inner:
         sch.reorder(*outer, *inner)
-    if len(inner) > 1 and stage.store is not None and _mergeable(stage, reduced):
+    if len(inner) > 1 and stage.store is not None and mergeable(stage):
         inner = [sch.fuse(*inner)]
     if outer and parallel:
         sch.parallel(sch.fuse(*outer) if len(outer) > 1 else outer[0])
@@ -163,9 +163,9 @@ def _widest(stage: Stage, candidates: Sequence[int]) -> int:
     return max(candidates, key=size)
 
 
-def _mergeable(stage: Stage, reduced: Sequence[int]) -> bool:
+def mergeable(stage: Stage) -> bool:
     """Return whether the reduced loops are static, adjacent and contiguous in every input."""
-    variables = [stage.block.iter_vars[k] for k in reduced]
+    variables = [v for v in stage.block.iter_vars if int(v.iter_type) == REDUCTION]
     if any(as_int(v.dom.extent) is None for v in variables):
         return False
     return all(

@@ -10,7 +10,7 @@ from typing import Any
 
 from hcomp.targets.cpu.schedule.maps import worth_threads
 from hcomp.targets.cpu.schedule.nest import as_int, loads, same, used_vars
-from hcomp.targets.cpu.schedule.reductions import contiguous
+from hcomp.targets.cpu.schedule.reductions import contiguous, mergeable
 from hcomp.targets.cpu.schedule.stages import Stage, stages
 
 
@@ -91,4 +91,6 @@ def schedule_rowwise(sch: Any, count: int) -> None:
             inner, columns = own[-depth:], len(stage.spatial) - count
             if columns > 0:
                 sch.reorder(*inner, *own[-depth - columns : -depth])
+            elif depth > 1 and mergeable(stage):
+                inner = [sch.fuse(*inner)]
             sch.decompose_reduction(block, inner[0])

@@ -38,6 +38,7 @@ from hcomp.targets.cpu.schedule.stages import (
     root_block,
     stages,
 )
+from hcomp.targets.cpu.schedule.turned import emit_turned
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,9 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
     heavy = {n: found for n, s in enumerate(before) if (found := _heavy(s))}
     fused = {n: _epilogue(before, n, func) for n in heavy}
     inside = {n + 1 for n, epilogue in fused.items() if epilogue.last is not None}
-    ranges = _ranges(before, {*heavy, *inside})
+    written = _written_maps(before, {*heavy, *inside}, cpu)
     for number, stage in enumerate(before):
-        if number in heavy or number in inside or number in ranges or stage.block is None:
+        if number in heavy or number in inside or number in written or stage.block is None:
             continue
         block = sch.get_sblock(str(stage.block.name_hint))
         if stage.reduced:
@@ -144,9 +145,9 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
         elif stage.is_map and not _feeds_pooling(before, number, heavy):
             schedule_map(sch, block, stage)
     result = _finished(sch, func)
-    if not heavy and not ranges:
+    if not heavy and not written:
         return result
-    replaced: dict[int, Any] = {**dict.fromkeys(inside), **ranges}
+    replaced: dict[int, Any] = {**dict.fromkeys(inside), **written}
     dropped = []
     for number, found in heavy.items():
         if isinstance(found, Convolution):
@@ -161,10 +162,14 @@ def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
     return replace_stages(result, replaced, dropped)
 
 
-def _ranges(all_stages: list[Stage], taken: Container[int]) -> dict[int, Any]:
-    """Return the loops of the map stages that choose by their last index."""
+def _written_maps(all_stages: list[Stage], taken: Container[int], cpu: CpuFeatures) -> dict[int, Any]:
+    """Return the loops of the map stages that choose by their last index, or turn their input."""
     free = [n for n, stage in enumerate(all_stages) if n not in taken and stage.is_map]
-    found = {n: emit_ranges(all_stages[n]) for n in free if not _feeds_pooling(all_stages, n, taken)}
+    found = {
+        n: emit_ranges(all_stages[n]) or emit_turned(all_stages[n], cpu)
+        for n in free
+        if not _feeds_pooling(all_stages, n, taken)
+    }
     return {n: loops for n, loops in found.items() if loops is not None}
 
 
