@@ -27,7 +27,9 @@ def kernels(
     from tvm import relax
 
     from hcomp.codegen.machine_code import machine_code
+    from hcomp.targets.cpu.codegen import processor
     from hcomp.targets.cpu.schedule.lower import lower_blocks
+    from hcomp.targets.cpu.thread_pool import thread_pool_object
 
     variables: dict[str, Any] = {}
 
@@ -50,7 +52,8 @@ def kernels(
         builder.emit_func_output(result)
     module = relax.get_pipeline("default")(relax.get_pipeline("zero")(builder.get()))
     program, objects = machine_code(lower_blocks(module), tvm.target.Target("llvm"))
-    return {"program": program, **{f"object{number}": data for number, data in enumerate(objects)}}
+    pool = thread_pool_object(processor()[0].triple)
+    return {"program": program, "threads": pool, **{f"object{number}": data for number, data in enumerate(objects)}}
 
 
 class Maker:

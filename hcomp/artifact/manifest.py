@@ -12,7 +12,7 @@ from hcomp.artifact.types import ValueType, read_type
 from hcomp.errors import ArtifactError
 
 FORMAT = "hcomp"
-VERSION = 2
+VERSION = 3
 MANIFEST = "manifest.json"
 HEX_DIGITS = frozenset("0123456789abcdef")
 

@@ -56,7 +56,7 @@ class Need:
 class Launch:
     """Run one region on one device.
 
-    `files` names the members that the executor loads ("program", "object0", "object1" ... for `vm`, "program"
+    `files` names the members that the executor loads ("program", "threads", "object0" ... for `vm`, "program"
     for `reference`, "model" for `onnxruntime`). `symbols` are sizes handed over as one shape
     argument: (value, axis). `needs` is checked before the region starts, `sizes` says where its
     symbols are. `fresh_outputs[i]` is False where output i may share an input's memory. `nodes` are

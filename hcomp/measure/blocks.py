@@ -26,7 +26,7 @@ from hcomp.partition.plan import Plan
 from hcomp.partition.regions import boundary, node_readers, planned_graphs, region_graph
 from hcomp.passes.channels_last import channels_last
 from hcomp.runtime.kernel_clock import KernelClock
-from hcomp.runtime.threads import use_threads
+from hcomp.runtime.threads import load_thread_pool, use_threads
 from hcomp.runtime.values import to_tensor
 from hcomp.runtime.vm import vm_region
 from hcomp.targets.base import Sizes
@@ -35,6 +35,7 @@ from hcomp.targets.cpu.choices import Choices, Point, Space, analytic
 from hcomp.targets.cpu.codegen import build, processor, processor_key
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.lowering import cpu_rules
+from hcomp.targets.cpu.thread_pool import thread_pool_object
 from hcomp.targets.work import flops
 from hcomp.tuning import Measured, Tuning
 
@@ -85,6 +86,7 @@ def tune(
         progress: is told what is going on.
     """
     end = time.perf_counter() + seconds
+    load_thread_pool(thread_pool_object(processor()[0].triple))
     use_threads(1)
     found: dict[str, Measured] = {}
     first: list[tuple[float, Job, _Candidate]] = []

@@ -20,7 +20,7 @@ from hcomp.codegen.relax_module import lower_region
 from hcomp.ir.builder import GraphBuilder
 from hcomp.ir.types import TensorType
 from hcomp.machine import NAME, Machine, Memory
-from hcomp.runtime.threads import physical_cores, use_threads, wanted_threads
+from hcomp.runtime.threads import load_thread_pool, physical_cores, use_threads
 from hcomp.runtime.values import aligned_empty, to_tensor
 from hcomp.runtime.vm import vm_region
 from hcomp.targets.cpu.codegen import processor
@@ -41,6 +41,7 @@ from hcomp.targets.cpu.schedule.nest import (
     store_vector,
     var,
 )
+from hcomp.targets.cpu.thread_pool import thread_pool_object
 
 LAP_SECONDS = 0.02
 LAPS = 15
@@ -54,7 +55,7 @@ _STEPS = 8
 def calibrate() -> Machine:
     """Return this machine as measured now; takes some seconds."""
     cpu, target = processor()
-    cores = wanted_threads(physical_cores())  # before anything runs: a pool of threads cannot grow
+    cores = physical_cores()
     kernels = _kernels()
     one, every = (_peak(kernels, cpu, threads) for threads in (1, cores))
     return Machine(
@@ -70,7 +71,6 @@ def calibrate() -> Machine:
 
 def peak_gflop_s(threads: int = 1) -> float:
     """Return the peak of `threads` threads in GFLOP/s, measured now, in about 0.3 s."""
-    wanted_threads(threads)
     return _peak(_kernels(), processor()[0], threads)
 
 
@@ -186,6 +186,7 @@ def _tensor(elements: int) -> Any:
 
 def _built(cpu: CpuFeatures, target: Any) -> dict[str, Any]:
     """Return the measuring kernels as functions."""
+    load_thread_pool(thread_pool_object(cpu.triple))
     functions = {"multiply_add": _multiply_add(cpu), "read": _read(cpu), "copy": _copy(cpu)}
     module = tvm.compile(tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in functions.items()}), target)
     return {name: module[name] for name in functions}

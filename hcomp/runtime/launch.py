@@ -14,6 +14,7 @@ from hcomp.errors import ArtifactError, HcompError, RunError
 from hcomp.runtime.host import HostRegion, onnx_region, reference_region
 from hcomp.runtime.library import one_line
 from hcomp.runtime.resources import Resources
+from hcomp.runtime.threads import load_thread_pool
 from hcomp.runtime.values import CARRIERS, from_carrier, to_array, to_host, to_tensor
 from hcomp.runtime.vm import KernelRegion, elements, vm_region
 
@@ -46,6 +47,7 @@ def launch_step(
 
 def _kernels(step: Launch, resources: Resources, constants: Sequence[Constant]) -> KernelRegion:
     """Return the region in native code, or for a profile in the VM's interpreter, its kernels watched."""
+    load_thread_pool(resources.member(step, "threads"))
     objects = sorted(role for role in step.files if role.startswith("object"))
     code = [resources.member(step, role) for role in objects]
     bound = [resources.constant_tensor(spec) for spec in constants]

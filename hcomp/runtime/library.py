@@ -7,7 +7,6 @@ that registers its functions with tvm_ffi when it is loaded.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Sequence
 from functools import cache
@@ -26,11 +25,6 @@ LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_extra.so")
 # runtime (which costs 20 ms, and objects made by TVM need none).
 NO_COMPILER = "/nonexistent/c++"
 
-# TVM's thread pool binds the calling thread to core 0 unless told not to, and its idle workers
-# spin for 0.2 s after each call. 1000 rounds (0.8 ms) keep the latency of a launch: measured
-# 12 us, against 34 us without spinning.
-POOL_SETTINGS = {"TVM_BIND_THREADS": "0", "TVM_THREAD_POOL_SPIN_COUNT": "1000"}
-
 Buffer: TypeAlias = bytes | memoryview
 
 MAX_REASON = 300
@@ -40,8 +34,6 @@ _LOCK = threading.Lock()
 
 @cache
 def _load_libraries() -> tuple[ctypes.CDLL, ...]:
-    for name, value in POOL_SETTINGS.items():
-        os.environ.setdefault(name, value)
     package = find_spec("tvm")
     if package is None or package.origin is None:
         raise RunError("apache-tvm is not installed: kernels cannot run without its runtime library")
@@ -67,6 +59,20 @@ def _linker() -> Any:
     return tvm_ffi_orcjit.default_session()
 
 
+def link(objects: Sequence[Buffer]) -> Any:
+    """Return the module of some object files, which stay in memory as long as it.
+
+    Raises:
+        ArtifactError: they are no object files for this machine.
+    """
+    with _LOCK:
+        _load_libraries()
+        try:
+            return _linker().load_module([bytes(o) for o in objects], cxx=NO_COMPILER)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ArtifactError(f"the kernels cannot be loaded: {one_line(error)}") from error
+
+
 def load_executable(program: Buffer, objects: Sequence[Buffer]) -> Any:
     """Return the VM executable in the bytes of "program.vm", linked with object files.
 
@@ -74,11 +80,12 @@ def load_executable(program: Buffer, objects: Sequence[Buffer]) -> Any:
         ArtifactError: the bytes are no such files.
     """
     load = tvm_function("ffi.Module.load_from_bytes.relax.VMExecutable")
+    kernels = link(objects) if objects else None
     try:
         with _LOCK:
             executable = load(bytes(program))
-            if objects:
-                executable.import_module(_linker().load_module([bytes(o) for o in objects], cxx=NO_COMPILER))
+            if kernels is not None:
+                executable.import_module(kernels)
     except (RuntimeError, ValueError, TypeError) as error:
         raise ArtifactError(f"the kernels cannot be loaded: {one_line(error)}") from error
     return executable

@@ -1,35 +1,36 @@
-"""How many threads generated code uses: TVM has one pool for each thread that calls it."""
+"""How many threads kernels use, and the pool that they run on, which artifacts bring as object code.
+
+The pool itself is `targets/cpu/thread_pool.ll`.
+"""
 
 from __future__ import annotations
 
-import logging
+import atexit
 import os
 import threading
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from hcomp.errors import ArtifactError
 from hcomp.options import MAX_THREADS, checked_threads
-from hcomp.runtime.library import tvm_function
+from hcomp.runtime.library import Buffer, link, one_line
 
-LOG = logging.getLogger(__name__)
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-ANY_MODE = 0
 
 
 class _State(threading.local):
-    """What the calling thread's pool is set to; 0 before there is one."""
+    """The number of threads that the calling thread's kernels use; 0 before it is set."""
 
     threads = 0
 
 
 _state = _State()
 
-
-class _Largest:
-    """The most threads that any session of this process wants: a pool cannot grow later."""
-
-    threads = 1
+_LOCK = threading.Lock()
+_pool: Any = None
+"""The module of the pool: the first artifact's serves the whole process, and is never unloaded."""
 
 
 def wanted_threads(threads: int | None) -> int:
@@ -41,9 +42,7 @@ def wanted_threads(threads: int | None) -> int:
     if threads is None:
         text = os.environ.get("TVM_NUM_THREADS", "")
         threads = int(text) if text.isdigit() and 0 < int(text) <= MAX_THREADS else physical_cores()
-    threads = checked_threads(threads)
-    _Largest.threads = max(_Largest.threads, threads)
-    return threads
+    return checked_threads(threads)
 
 
 @cache
@@ -59,15 +58,29 @@ def physical_cores() -> int:
     return max(len(cores), 1)
 
 
+def load_thread_pool(code: Buffer) -> None:
+    """Let kernels that are loaded from now on run on the pool in an object file; only the first one is loaded.
+
+    Raises:
+        ArtifactError: it is no such object file for this machine.
+    """
+    global _pool
+    with _LOCK:
+        if _pool is not None:
+            return
+        found = link([code])
+        try:
+            found["setup"]()
+            _pool = found
+        except (RuntimeError, AttributeError) as error:
+            raise ArtifactError(f"the thread pool cannot be loaded: {one_line(error)}") from error
+    # The workers run code of this module, which goes away when the process ends.
+    atexit.register(found["end"])
+    os.register_at_fork(after_in_child=found["forget"])
+
+
 def use_threads(threads: int) -> None:
-    """Make generated code that this thread calls use `threads` threads from now on."""
-    if _state.threads == threads:
-        return
-    # The pool of a thread is made by its first use, as large as the list of cpus says; with
-    # TVM_BIND_THREADS=0 the list binds nothing.
-    cpus = [str(i) for i in range(max(threads, _Largest.threads))]
-    tvm_function("runtime.config_threadpool")(ANY_MODE, threads, cpus, len(cpus))
-    _state.threads = threads
-    got = tvm_function("runtime.NumThreads")()
-    if got < threads:
-        LOG.warning("this thread's pool was made with %d threads and cannot grow to %d", got, threads)
+    """Make kernels that this thread calls use `threads` threads from now on, where a pool is loaded."""
+    if _state.threads != threads and _pool is not None:
+        _pool["use"](threads)
+        _state.threads = threads

@@ -17,6 +17,7 @@ from hcomp.targets.cpu.choices import Choices
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.lowering import cpu_rules
 from hcomp.targets.cpu.schedule import schedule_module
+from hcomp.targets.cpu.thread_pool import thread_pool_object
 
 
 @cache
@@ -67,6 +68,7 @@ def emit(graph: Graph, name: str, options: Options) -> EmittedRegion:
     built = build(graph, name, choices)
     objects = {f"object{number}": data for number, data in enumerate(built.objects)}
     roles = {"program": PROGRAM, "interpreted": INTERPRETED, "kernels": KERNELS}
+    objects["threads"] = thread_pool_object(processor()[0].triple)
     roles |= {role: f"{role}.o" for role in objects}
     notes = () if built.fused else ("its operators are not fused: TVM refused its symbolic shapes",)
     return EmittedRegion(

@@ -1,0 +1,44 @@
+"""The thread pool of kernels as object code: `thread_pool.ll`, made for one architecture.
+
+It travels in the artifact, since nothing on the machine that runs it can make it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from string import Template
+from tempfile import TemporaryDirectory
+
+import tvm
+
+from hcomp.errors import CodegenError
+
+SOURCE = Path(__file__).with_name("thread_pool.ll")
+
+SYSTEMS = {"x86_64": {"PAUSE": "pause", "FUTEX": "202"}, "aarch64": {"PAUSE": "yield", "FUTEX": "98"}}
+"""By architecture, the instruction of a loop that waits, and Linux's number of the futex call."""
+
+SIZES = {"POOLS": "16", "MOST_WORKERS": "255", "PARTS": "16", "SPINS": "2000"}
+"""POOLS: callers that can have workers at the same time. MOST_WORKERS: of one pool. PARTS: of a loop,
+for each thread. SPINS: looks before a thread sleeps, 20 to 90 us.
+"""
+
+
+@cache
+def thread_pool_object(triple: str) -> bytes:
+    """Return the object file for an LLVM target triple.
+
+    Raises:
+        CodegenError: there is none for this architecture.
+    """
+    system = SYSTEMS.get(triple.partition("-")[0])
+    if system is None:
+        raise CodegenError(f"threads: expected a processor of {', '.join(SYSTEMS)}, found the target triple {triple}")
+    text = Template(SOURCE.read_text()).substitute(system, **SIZES, TRIPLE=triple)
+    with TemporaryDirectory(prefix="hcomp-") as folder:
+        source, made = Path(folder, "pool.ll"), Path(folder, "pool.o")
+        source.write_text(text)
+        module = tvm.get_global_func("ffi.Module.load_from_file.ll")(str(source), "ll")
+        module.write_to_file(str(made), "o")
+        return made.read_bytes()
