@@ -43,8 +43,11 @@ from hcomp.targets.cpu.schedule.nest import (
 )
 from hcomp.targets.cpu.thread_pool import thread_pool_object
 
-LAP_SECONDS = 0.02
-LAPS = 15
+LAP_SECONDS = 0.001
+"""Of a lap: shorter than the turn that a busy system gives a process, so that some laps have the core to themselves."""
+SECONDS = 0.3
+LEAST_LAPS = 15
+"""Of a measurement: laps for so long, and so many where one is long itself."""
 _SMALLEST_MEMORY = 64 << 20
 _LARGEST_MEMORY = 256 << 20
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -149,7 +152,7 @@ def _launch_us(cpu: CpuFeatures, target: Any) -> float:
         lowered = lower_region(_chain(count), cpu_rules(cpu))
         built = build_region(lowered, target, lambda module: schedule_module(module, cpu))
         regions.append(vm_region(built.program, built.objects, []))
-    times = [_best(partial(region, data, None), 1, seconds=LAP_SECONDS / 10) for region in regions]
+    times = [_best(partial(region, data, None), 1) for region in regions]
     return max(1e-3, 1e6 * (times[1] - times[0]) / (many - few))
 
 
@@ -162,15 +165,16 @@ def _chain(count: int) -> Any:
     return build.finish((value,))
 
 
-def _best(call: Callable[[], object], threads: int, seconds: float = LAP_SECONDS) -> float:
-    """Return the seconds of one call: the best of several laps, each of many calls."""
+def _best(call: Callable[[], object], threads: int) -> float:
+    """Return the seconds of one call: the best of many short laps, each of as many calls as fit."""
     use_threads(threads)
     call()
     start = time.perf_counter()
     call()
-    count = max(1, int(seconds / max(1e-7, time.perf_counter() - start)))
-    laps = []
-    for _ in range(LAPS):
+    count = max(1, int(LAP_SECONDS / max(1e-7, time.perf_counter() - start)))
+    laps: list[float] = []
+    end = time.perf_counter() + SECONDS
+    while len(laps) < LEAST_LAPS or time.perf_counter() < end:
         start = time.perf_counter()
         for _ in range(count):
             call()
