@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Time a folder of models against ONNX Runtime: a line for each, and a table by kind of model.
+"""Time models against ONNX Runtime: a line for each, and a table by kind of model.
 
     python scripts/fetch_models.py models-folder        # the published ones, if you have none
-    python scripts/bench_corpus.py models-folder [--only NAME ...] [--threads 1] [--rounds 15] [--readme]
+    python scripts/bench_corpus.py models-folder [a.onnx ...] [--only NAME ...] [--threads 1] [--rounds 15] [--readme]
 
 Every model is compiled and timed by `hcomp bench --vs onnxruntime`: two processes in turns, a ratio of each
 pair, and of these the median; below 1, hcomp is faster. Free sizes are those of models/published.json
@@ -111,6 +111,23 @@ def _command(*arguments: str) -> str:
     return done.stdout
 
 
+def models_of(paths: list[Path]) -> dict[Path, str]:
+    """Return the named models and those in the named folders, each once, with their names for the table.
+
+    Raises:
+        SystemExit: a path is not there, or a folder has none.
+    """
+    found: dict[Path, str] = {}
+    for path in paths:
+        inside = sorted(path.rglob("*.onnx")) if path.is_dir() else [path] if path.is_file() else []
+        if not inside:
+            raise SystemExit(f"{path}: no model (*.onnx) is there")
+        for file in inside:
+            name = file.relative_to(path).as_posix() if path.is_dir() else file.name
+            found.setdefault(file.resolve(), name)
+    return found
+
+
 def published() -> dict[str, dict[str, Any]]:
     """Return the rows of the published models by name: sizes and single values as their makers use them."""
     rows = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
@@ -153,17 +170,17 @@ def write_readme(text: str, path: Path = README) -> None:
 def main() -> int:
     """Print a line for each model as it is measured, then the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="models, in folders of any depth")
+    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a model, or a folder of them at any depth")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="names, or parts of them")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", action="store_true", help="print all rows as JSON at the end, and no table")
     parser.add_argument("--readme", action="store_true", help="write the table into README.md")
     options = parser.parse_args()
-    names = {path: path.relative_to(options.folder).as_posix() for path in sorted(options.folder.rglob("*.onnx"))}
+    names = models_of(options.paths)
     chosen = {p: n for p, n in names.items() if not options.only or any(part in n for part in options.only)}
     if not chosen:
-        parser.error(f"{options.folder}: no model (*.onnx){' of such a name' if options.only else ''}")
+        parser.error("no model of such a name")
     known = published()
     rows, failed = [], 0
     for path, name in chosen.items():

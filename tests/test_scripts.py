@@ -91,6 +91,17 @@ def test_a_folder_is_measured_and_its_table_goes_into_the_readme(tmp_path: Path)
         bench_corpus.measure(tmp_path / "bad.onnx", "bad", {}, OPTIONS)
 
 
+def test_models_are_named_one_by_one_or_by_folder_and_measured_once(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("in/b.onnx", "a.onnx", "no.txt"):
+        (tmp_path / name).write_bytes(b"")
+    a, b = tmp_path / "a.onnx", tmp_path / "in" / "b.onnx"
+    assert bench_corpus.models_of([b]) == {b: "b.onnx"}
+    assert bench_corpus.models_of([tmp_path, a]) == {a: "a.onnx", b: "in/b.onnx"}
+    with pytest.raises(SystemExit, match=r"nothing\.onnx: no model"):
+        bench_corpus.models_of([tmp_path / "nothing.onnx"])
+
+
 def test_published_models_have_sizes_that_are_numbers() -> None:
     for row in fetch_models.read_published():
         assert all(isinstance(n, int) and n > 0 for n in (*row.sizes.values(), *row.values.values())), row.name
