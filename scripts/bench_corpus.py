@@ -2,17 +2,19 @@
 """Time models against ONNX Runtime: a line for each, and a table by kind of model.
 
     python scripts/fetch_models.py models-folder        # the published ones, if you have none
-    python scripts/bench_corpus.py models-folder [a.onnx ...] [--only NAME ...] [--threads 1] [--rounds 15] [--readme]
+    python scripts/bench_corpus.py PATH ... [--only NAME ...] [--threads 1] [--rounds 15] [--readme]
 
 Every model is compiled and timed by `hcomp bench --vs onnxruntime`: two processes in turns, a ratio of each
-pair, and of these the median; below 1, hcomp is faster. Free sizes are those of models/published.json
-for its models, else 16. `--readme` writes the table between the markers in README.md. A model that
-ONNX Runtime or hcomp cannot run is named and not in the table. Status: 0 all measured, 1 some not.
+pair, and of these the median; below 1, hcomp is faster. A PATH is a model or a folder of
+them. Free sizes are those of models/published.json for its models, which are known by their content, else
+16. `--readme` writes the table between the markers in README.md. A model that ONNX Runtime or hcomp cannot
+run is named and not in the table. Status: 0 all measured, 1 some not.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import statistics
 import subprocess
@@ -129,9 +131,15 @@ def models_of(paths: list[Path]) -> dict[Path, str]:
 
 
 def published() -> dict[str, dict[str, Any]]:
-    """Return the rows of the published models by name: sizes and single values as their makers use them."""
+    """Return the rows of the published models by sha256: sizes and single values as their makers use them."""
     rows = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
-    return {row["name"]: row for row in rows}
+    return {row["sha256"]: row for row in rows}
+
+
+def content_of(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def table(rows: list[Row], threads: int) -> str:
@@ -185,7 +193,7 @@ def main() -> int:
     rows, failed = [], 0
     for path, name in chosen.items():
         try:
-            row = measure(path, name, known.get(name, {}), options)
+            row = measure(path, name, known.get(content_of(path), {}), options)
         except NotMeasuredError as error:
             failed += 1
             print(f"not measured: {name}: {error}", file=sys.stderr, flush=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -100,6 +102,30 @@ def test_models_are_named_one_by_one_or_by_folder_and_measured_once(tmp_path: Pa
     assert bench_corpus.models_of([tmp_path, a]) == {a: "a.onnx", b: "in/b.onnx"}
     with pytest.raises(SystemExit, match=r"nothing\.onnx: no model"):
         bench_corpus.models_of([tmp_path / "nothing.onnx"])
+
+
+def test_a_published_model_is_known_by_its_content_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, feeds = MODELS["loop"]()
+    for name, text in (("m.onnx", ""), ("other.onnx", "another")):
+        model.doc_string = text
+        onnx.save(model, tmp_path / name)
+    values = {name: value.tolist() for name, value in feeds.items() if value.ndim == 0}
+    row = {"name": "folder/other.onnx", "sha256": bench_corpus.content_of(tmp_path / "m.onnx"), "values": values}
+    (tmp_path / "published.json").write_text(json.dumps({"models": [row]}))
+    given = []
+
+    def measure(path: Path, name: str, known: dict[str, Any], options: argparse.Namespace) -> bench_corpus.Row:
+        given.append((name, known.get("values")))
+        return bench_corpus.Row(name, "recurrent", 1.0, 2.0, 0.5)
+
+    monkeypatch.setattr(bench_corpus, "PUBLISHED", tmp_path / "published.json")
+    monkeypatch.setattr(bench_corpus, "measure", measure)
+    monkeypatch.setattr("sys.argv", ["bench_corpus.py", str(tmp_path)])
+    assert bench_corpus.main() == 0
+    assert given == [("m.onnx", values), ("other.onnx", None)]
+    assert "| all | 2 | 0.50 |" in capsys.readouterr().out
 
 
 def test_published_models_have_sizes_that_are_numbers() -> None:
