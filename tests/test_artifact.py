@@ -151,7 +151,7 @@ def test_unsafe_member_names_are_not_read() -> None:
     ("change", "message"),
     [
         ({"format": "other"}, "expected format 'hcomp', found 'other'"),
-        ({"version": 1}, "format version 1, this hcomp reads 2: compile the model again"),
+        ({"version": 1}, "format version 1, this hcomp reads 3: compile the model again"),
         ({"version": "1"}, "version: expected an integer of 0 or more, found '1'"),
         ({"name": 3}, "manifest.json: name: expected a string, found 3"),
         ({"inputs": {}}, "inputs: expected a list"),
