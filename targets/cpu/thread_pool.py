@@ -19,9 +19,10 @@ SOURCE = Path(__file__).with_name("thread_pool.ll")
 SYSTEMS = {"x86_64": {"PAUSE": "pause", "FUTEX": "202"}, "aarch64": {"PAUSE": "yield", "FUTEX": "98"}}
 """By architecture, the instruction of a loop that waits, and Linux's number of the futex call."""
 
-SIZES = {"POOLS": "16", "MOST_WORKERS": "255", "PARTS": "16", "SPINS": "2000"}
+SIZES = {"POOLS": "16", "MOST_WORKERS": "255", "PARTS": "16", "SPINS": "100"}
 """POOLS: callers that can have workers at the same time. MOST_WORKERS: of one pool. PARTS: of a loop,
-for each thread. SPINS: looks before a thread sleeps, 20 to 90 us.
+for each thread. SPINS: looks before a thread sleeps, 1 to 5 us: with the cores to itself a network of 50
+loops of 50 us is as fast as with 8 times as many, beside a busy process 1.2 times faster.
 """
 
 
