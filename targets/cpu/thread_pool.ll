@@ -6,6 +6,7 @@
 ;   - parts are small and claimed one by one: who has a core does more of them;
 ;   - the caller works too, and waits for those only who have claimed something, never for a late one;
 ;   - who waits spins for some microseconds, then sleeps: no core is kept from others;
+;   - a worker that last ran where the caller runs is sent elsewhere: Linux wakes it there, idle cores or not;
 ;   - each calling thread has its own number of threads; callers at the same time have pools of their own;
 ;   - where there is one thread, or no pool is free, the caller does all parts by itself.
 ;
@@ -21,10 +22,12 @@ target triple = "$TRIPLE"
 
 ; word, sleeping workers | next part | part, data, count, the part that failed or -1, workers made, taken
 %pool = type { i64, i32, [52 x i8], i32, [60 x i8], ptr, ptr, i32, i32, i32, i32, [32 x i8] }
+; its pool, pthread's and Linux's name of it, 1 + the processor on which it was seen last or 0
+%worker = type { ptr, i64, i32, i32, [40 x i8] }
 %environment = type { ptr, i32 }
 
 @pools = internal global [$POOLS x %pool] zeroinitializer, align 64
-@workers = internal global [$POOLS x [$MOST_WORKERS x i64]] zeroinitializer
+@workers = internal global [$POOLS x [$MOST_WORKERS x %worker]] zeroinitializer, align 64
 @key = internal global i32 0
 @symbol = private constant [27 x i8] c"__TVMBackendParallelLaunch\00"
 @kind = private constant [13 x i8] c"RuntimeError\00"
@@ -38,6 +41,10 @@ declare ptr @pthread_getspecific(i32)
 declare i32 @pthread_setspecific(i32, ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
+declare i32 @gettid()
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
 declare i64 @syscall(i64, ...)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
@@ -83,8 +90,22 @@ end:
   ret void
 }
 
-define internal ptr @worker(ptr %pool) {
+; Note where the worker runs.
+define internal void @seen(ptr %self) {
+  %cpu.at = getelementptr %worker, ptr %self, i32 0, i32 3
+  %cpu = call i32 @sched_getcpu()
+  %noted = add i32 %cpu, 1
+  store atomic i32 %noted, ptr %cpu.at monotonic, align 4
+  ret void
+}
+
+define internal ptr @worker(ptr %self) {
 entry:
+  %pool = load ptr, ptr %self
+  %tid.at = getelementptr %worker, ptr %self, i32 0, i32 2
+  %tid = call i32 @gettid()
+  store i32 %tid, ptr %tid.at
+  fence release
   %launch.at = getelementptr i8, ptr %pool, i64 4
   %sleeping = getelementptr %pool, ptr %pool, i32 0, i32 1
   br label %idle
@@ -112,6 +133,7 @@ join:
 busy:
   %upper = lshr i64 %word, 32
   %seen.now = trunc i64 %upper to i32
+  call void @seen(ptr %self)
   call void @work(ptr %pool)
   %before = atomicrmw sub ptr %pool, i64 1 acq_rel
   %after = sub i64 %before, 1
@@ -136,6 +158,7 @@ tire:
 rest:
   %upper.now = lshr i64 %now, 32
   %launch = trunc i64 %upper.now to i32
+  call void @seen(ptr %self)
   call void @sleep(ptr %launch.at, i32 %launch)
   br label %awake
 awake:
@@ -194,14 +217,79 @@ check:
   %less = icmp ult i32 %made, %wanted
   br i1 %less, label %make, label %end
 make:
-  %thread = getelementptr [$POOLS x [$MOST_WORKERS x i64]], ptr @workers, i32 0, i32 %index, i32 %made
-  %error = call i32 @pthread_create(ptr %thread, ptr null, ptr @worker, ptr %pool)
+  %self = getelementptr [$POOLS x [$MOST_WORKERS x %worker]], ptr @workers, i32 0, i32 %index, i32 %made
+  %thread = getelementptr %worker, ptr %self, i32 0, i32 1
+  store ptr %pool, ptr %self
+  %error = call i32 @pthread_create(ptr %thread, ptr null, ptr @worker, ptr %self)
   %good = icmp eq i32 %error, 0
   br i1 %good, label %counted, label %end
 counted:
   %more = add i32 %made, 1
   store i32 %more, ptr %made.at
   br label %check
+end:
+  ret void
+}
+
+; Keep a worker off a processor, where the caller may run on others too.
+define internal void @move(ptr %self, i32 %cpu) {
+entry:
+  %set = alloca [16 x i64]
+  call void @llvm.memset.p0.i64(ptr %set, i8 0, i64 128, i1 false)
+  %got = call i32 @sched_getaffinity(i32 0, i64 128, ptr %set)
+  %number = lshr i32 %cpu, 6
+  %inside = icmp ult i32 %number, 16
+  br i1 %inside, label %clear, label %end
+clear:
+  %at = getelementptr [16 x i64], ptr %set, i32 0, i32 %number
+  %old = load i64, ptr %at
+  %place = and i32 %cpu, 63
+  %wide = zext i32 %place to i64
+  %bit = shl i64 1, %wide
+  %others = xor i64 %bit, -1
+  %less = and i64 %old, %others
+  store i64 %less, ptr %at
+  br label %look
+look:
+  %i = phi i32 [ 0, %clear ], [ %following, %next ]
+  %word.at = getelementptr [16 x i64], ptr %set, i32 0, i32 %i
+  %word = load i64, ptr %word.at
+  %some = icmp ne i64 %word, 0
+  br i1 %some, label %set.it, label %next
+next:
+  %following = add i32 %i, 1
+  %more = icmp ult i32 %following, 16
+  br i1 %more, label %look, label %end
+set.it:
+  %tid.at = getelementptr %worker, ptr %self, i32 0, i32 2
+  %tid = load i32, ptr %tid.at
+  %ignored = call i32 @sched_setaffinity(i32 %tid, i64 128, ptr %set)
+  br label %end
+end:
+  ret void
+}
+
+; Move those workers that were last seen where the caller runs.
+define internal void @spread(i32 %index, i32 %helpers) {
+entry:
+  %cpu = call i32 @sched_getcpu()
+  %noted = add i32 %cpu, 1
+  br label %each
+each:
+  %i = phi i32 [ 0, %entry ], [ %following, %next ]
+  %self = getelementptr [$POOLS x [$MOST_WORKERS x %worker]], ptr @workers, i32 0, i32 %index, i32 %i
+  %cpu.at = getelementptr %worker, ptr %self, i32 0, i32 3
+  %its = load atomic i32, ptr %cpu.at acquire, align 4
+  %same = icmp eq i32 %its, %noted
+  br i1 %same, label %away, label %next
+away:
+  store atomic i32 0, ptr %cpu.at monotonic, align 4
+  call void @move(ptr %self, i32 %cpu)
+  br label %next
+next:
+  %following = add i32 %i, 1
+  %more = icmp ult i32 %following, %helpers
+  br i1 %more, label %each, label %end
 end:
   ret void
 }
@@ -297,6 +385,7 @@ run:
   %fits = icmp ult i32 %others, $MOST_WORKERS
   %wanted = select i1 %fits, i32 %others, i32 $MOST_WORKERS
   call void @grow(ptr %pool, i32 %index, i32 %wanted)
+  call void @spread(i32 %index, i32 %wanted)
   %many = mul i32 %threads, $PARTS
   %count = select i1 %given, i32 %asked, i32 %many
   %failed = call i32 @together(ptr %pool, i32 %wanted, ptr %part, ptr %data, i32 %count)
@@ -348,6 +437,9 @@ define i32 @__tvm_ffi_forget(ptr %self, ptr %args, i32 %count, ptr %result) {
   %end = getelementptr %pool, ptr null, i32 $POOLS
   %size = ptrtoint ptr %end to i64
   call void @llvm.memset.p0.i64(ptr @pools, i8 0, i64 %size, i1 false)
+  %last = getelementptr [$POOLS x [$MOST_WORKERS x %worker]], ptr null, i32 1
+  %all = ptrtoint ptr %last to i64
+  call void @llvm.memset.p0.i64(ptr @workers, i8 0, i64 %all, i1 false)
   ret i32 0
 }
 
@@ -377,7 +469,8 @@ rest:
   br i1 %some, label %join, label %next
 join:
   %number = sub i32 %left, 1
-  %at = getelementptr [$POOLS x [$MOST_WORKERS x i64]], ptr @workers, i32 0, i32 %index, i32 %number
+  %worker = getelementptr [$POOLS x [$MOST_WORKERS x %worker]], ptr @workers, i32 0, i32 %index, i32 %number
+  %at = getelementptr %worker, ptr %worker, i32 0, i32 1
   %thread = load i64, ptr %at
   %r = call i32 @pthread_join(i64 %thread, ptr null)
   br label %rest
