@@ -41,7 +41,6 @@ declare ptr @pthread_getspecific(i32)
 declare i32 @pthread_setspecific(i32, ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
-declare i32 @gettid()
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
@@ -103,7 +102,8 @@ define internal ptr @worker(ptr %self) {
 entry:
   %pool = load ptr, ptr %self
   %tid.at = getelementptr %worker, ptr %self, i32 0, i32 2
-  %tid = call i32 @gettid()
+  %own = call i64 (i64, ...) @syscall(i64 $GETTID)
+  %tid = trunc i64 %own to i32
   store i32 %tid, ptr %tid.at
   fence release
   %launch.at = getelementptr i8, ptr %pool, i64 4

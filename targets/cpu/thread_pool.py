@@ -16,8 +16,11 @@ from hcomp.errors import CodegenError
 
 SOURCE = Path(__file__).with_name("thread_pool.ll")
 
-SYSTEMS = {"x86_64": {"PAUSE": "pause", "FUTEX": "202"}, "aarch64": {"PAUSE": "yield", "FUTEX": "98"}}
-"""By architecture, the instruction of a loop that waits, and Linux's number of the futex call."""
+SYSTEMS = {
+    "x86_64": {"PAUSE": "pause", "FUTEX": "202", "GETTID": "186"},
+    "aarch64": {"PAUSE": "yield", "FUTEX": "98", "GETTID": "178"},
+}
+"""By architecture, the instruction of a loop that waits, and Linux's numbers of two calls."""
 
 SIZES = {"POOLS": "8", "MOST_WORKERS": "127", "PARTS": "8", "SPINS": "200"}
 """POOLS: callers that can have workers at the same time. MOST_WORKERS: of one pool. PARTS: of a loop, for
