@@ -22,6 +22,7 @@ from hcomp.targets.cpu.schedule.conv_walk import Chunk, Walk
 from hcomp.targets.cpu.schedule.conv_winograd import emit_winograd
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.nest import (
+    VECTORIZED,
     Block,
     Expr,
     Stmt,
@@ -43,6 +44,9 @@ from hcomp.targets.cpu.schedule.panel import Panel
 
 _POSITIONS = 192
 """About how many output positions one task computes."""
+
+_SHALLOW = 128
+"""Sums of at most so many products are finished in registers: that is more code, and saves two of each ten loads."""
 
 
 def emit_conv_loops(found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> Stmt:
@@ -90,7 +94,10 @@ class _Product:
         weight = flat_view(self.found.weight, out)
         first = simple((group * imm(shape.panels) + panel) * imm(shape.depth * shape.columns))
         first = let("weights", first, out)
-        out.append(self.panel.product(source, weight, first, sums, imm(0), count, base, self._reach))
+        direct = self._direct(chunk, count, group, panel) if self._is_shallow() else None
+        out.append(self.panel.product(source, weight, first, sums, imm(0), count, base, self._reach, direct))
+        if direct is not None:
+            return seq(out)
         finish = self._finish
         if shape.phases:
             finish = Phases(self.found, self.epilogue, self.walk, self.panel.lanes).finish
@@ -122,6 +129,34 @@ class _Product:
 
         out.append(loop(chunk.rows, fill, "row"))
         return lambda p: load(table, clamped(p))
+
+    def _is_shallow(self) -> bool:
+        """Return whether sums are so short that storing them and reading them again would cost much."""
+        shape = self.shape
+        whole = shape.panels == 1 or shape.outputs % shape.columns == 0
+        rows = self.walk.chunk_rows == 1 and not shape.phases
+        return rows and whole and self.panel.blocks == 1 and shape.depth <= _SHALLOW and self.epilogue.cheap
+
+    def _direct(self, chunk: Chunk, count: Expr, group: Expr, panel: Expr) -> Callable[[Expr, Any], Stmt]:
+        """Return what finishes a row of sums in registers; the last may be done more than once."""
+        shape, channel = self.shape, self.found.stage.spatial[-1]
+        first = group * imm(shape.outputs) + panel * imm(shape.columns)
+
+        def finish(p: Expr, held: Any) -> Stmt:
+            out: list[Stmt] = []
+            at = let("at", simple(tirx.min(p, count - imm(1))), out)
+            point = self.walk.point(chunk, imm(0), at)
+            for start in range(0, min(shape.columns, shape.outputs), self.panel.lanes):
+
+                def element(lane: Expr, start: int = start) -> Stmt:
+                    c = imm(start) + lane
+                    return self.epilogue.finish({**point, channel: first + c}, load(held, c))
+
+                width = min(self.panel.lanes, shape.outputs - start)
+                out.append(loop(imm(width), element, "lane", VECTORIZED))
+            return seq(out)
+
+        return finish
 
     def _reach(self, number: Expr) -> Expr:
         """Return the distance of run `number` from the base."""

@@ -2,12 +2,16 @@
 
 A tile is some neighbouring positions times one vector of channels; with a stride of one its taps
 share most of what they read, which LLVM then loads once.
+
+Where windows reach over the edge of an image of known width, the taps that are outside are left out: on the
+last axis a tile at the edge is code of its own, on the others the loop over taps begins later or ends earlier.
+Of unknown widths the image is copied first, zeros around it.
 """
 
 from __future__ import annotations
 
 from itertools import product as cartesian
-from typing import Any
+from typing import Any, TypeAlias
 
 from tvm import tirx
 
@@ -16,6 +20,7 @@ from hcomp.targets.cpu.schedule.conv_shape import Convolution
 from hcomp.targets.cpu.schedule.conv_walk import Chunk, Walk
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
 from hcomp.targets.cpu.schedule.nest import (
+    VECTORIZED,
     Block,
     Expr,
     Stmt,
@@ -44,6 +49,12 @@ _POSITIONS = 64
 _TILE = 6
 """Positions of one register tile: enough sums to hide the latency of a multiply-add."""
 
+_MOST_EDGES = 4
+"""Tiles with taps outside of the image that may be code of their own."""
+
+Outside: TypeAlias = frozenset[tuple[int, int]]
+"""Taps of the last axis and positions of a tile whose product is with padding: (tap, position)."""
+
 
 def emit_depthwise(found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> Stmt:
     """Return the loops that compute the depthwise convolution and finish its elements."""
@@ -53,8 +64,35 @@ def emit_depthwise(found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> 
 class _Depthwise:
     def __init__(self, found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> None:
         self.found, self.shape, self.epilogue = found, found.shape, epilogue
-        self.walk = Walk(found, found.shape.positions or _POSITIONS)
         self.lanes = min(cpu.lanes(), self.shape.groups)
+        positions = found.shape.positions or _POSITIONS
+        self.walk = Walk(found, positions, in_place=found.shape.padded)
+        kinds = self._kinds() if found.shape.padded else {-1: frozenset()}
+        if kinds is None:
+            self.walk = Walk(found, positions)
+        self.kinds: dict[int, Outside] = kinds or {-1: frozenset()}
+
+    def _kinds(self) -> dict[int, Outside] | None:
+        """Return what is outside of the image for tiles by their first position; the first entry is for all others.
+
+        None where widths are not known, or so many kinds of tiles would be much code.
+        """
+        shape, walk = self.shape, self.walk
+        size, length = as_int(walk.sizes[-1]), as_int(walk.last.extent)
+        if size is None or length is None:
+            return None
+        found = {}
+        starts = _starts(length, walk.chunk_length)
+        for start in starts:
+            pairs = cartesian(range(shape.kernel[-1]), range(_TILE))
+            places = {
+                (q, p): (start + p) * shape.strides[-1] + q * shape.dilation[-1] - shape.begin[-1] for q, p in pairs
+            }
+            if outside := frozenset(pair for pair, x in places.items() if not 0 <= x < size):
+                found[start] = outside
+        if len(found) > _MOST_EDGES:
+            return None
+        return found if len(found) == len(set(starts)) else {-1: frozenset(), **found}
 
     def statement(self) -> Stmt:
         """Return one loop over chunks."""
@@ -90,15 +128,22 @@ class _Depthwise:
                 start = tirx.min(start, chunk.length - imm(tile))
             start = let("start", start, out)
             base = chunk.origin + row * self.walk.second.step + start * self.walk.last.step
-            out.append(self._tile(source, weight, let("base", simple(base), out), chunk, row, start, tile))
-            return seq(out)
+            base = let("base", simple(base), out)
+            tiles = [(at, self._tile(source, weight, base, chunk, row, start, tile, o)) for at, o in self.kinds.items()]
+            found = tiles[0][1]
+            for at, part in tiles[1:]:
+                found = tirx.IfThenElse(simple(chunk.first[1] + start) == imm(at), part, found)
+            return seq([*out, found])
 
         return loop(chunk.rows, lambda r: loop(tiles, lambda t: one(r, t), "tile"), "row")
 
-    def _tile(self, source: Any, weight: Any, base: Expr, chunk: Chunk, row: Expr, start: Expr, tile: int) -> Stmt:
+    def _tile(
+        self, source: Any, weight: Any, base: Expr, chunk: Chunk, row: Expr, start: Expr, tile: int, outside: Outside
+    ) -> Stmt:
         lanes, channels = self.lanes, self.shape.groups
-        out = Block()
-        sums = scratch("sums", imm(tile * channels), "float32", out)
+        out, channel, cheap = Block(), self.found.stage.spatial[-1], self.epilogue.cheap
+        points = [self.walk.point(chunk, row, start + imm(p)) for p in range(tile)]
+        sums = None if cheap else scratch("sums", imm(tile * channels), "float32", out)
 
         def vector(number: Expr) -> Stmt:
             inside: list[Stmt] = []
@@ -107,13 +152,21 @@ class _Depthwise:
             inside.extend(tirx.AllocBuffer(h) for h in held)
             zero = spread(tirx.const(0, "float32"), lanes)
             inside.extend(store_vector(h, lanes, zero, 0) for h in held)
-            inside.append(self._taps(source, weight, base + at, at, held))
+            inside.append(self._taps(source, weight, base + at, at, held, points[0], outside))
             for p, h in enumerate(held):
-                inside.append(store_vector(sums, lanes, load_vector(h, lanes, 0), imm(p * channels) + at))
+                if sums is not None:
+                    inside.append(store_vector(sums, lanes, load_vector(h, lanes, 0), imm(p * channels) + at))
+                    continue
+
+                def element(lane: Expr, p: int = p, h: Any = h) -> Stmt:
+                    return self.epilogue.finish({**points[p], channel: at + lane}, load(h, lane))
+
+                inside.append(loop(imm(lanes), element, "lane", VECTORIZED))
             return seq(inside)
 
         out.append(loop(imm(-(-channels // lanes)), vector, "vector"))
-        channel = self.found.stage.spatial[-1]
+        if sums is None:
+            return seq(out)
 
         def finish(p: Expr) -> Stmt:
             point = self.walk.point(chunk, row, start + p)
@@ -126,7 +179,16 @@ class _Depthwise:
         out.append(loop(imm(tile), finish, "position"))
         return seq(out)
 
-    def _taps(self, source: Any, weight: Any, base: Expr, channel: Expr, held: list[Any]) -> Stmt:
+    def _taps(
+        self,
+        source: Any,
+        weight: Any,
+        base: Expr,
+        channel: Expr,
+        held: list[Any],
+        point: dict[Any, Expr],
+        outside: Outside,
+    ) -> Stmt:
         """Return the sums over all taps; those of the last axis are written out, so that loads are shared."""
         shape, walk, lanes = self.shape, self.walk, self.lanes
         *outer, width = shape.kernel
@@ -138,6 +200,8 @@ class _Depthwise:
                 number = number * imm(count) + tap
             reach = let("reach", simple(walk.reach(taps)), out)
             for q, (p, h) in cartesian(range(width), enumerate(held)):
+                if (q, p) in outside:
+                    continue
                 distance = walk.steps[-1] * imm(q * shape.dilation[-1]) + walk.last.step * imm(p)
                 pixel = load_vector(source, lanes, base + reach + simple(distance))
                 tap = load_vector(weight, lanes, (number * imm(width) + imm(q)) * imm(shape.groups) + channel)
@@ -147,6 +211,36 @@ class _Depthwise:
         def over(number: int, taps: list[Expr]) -> Stmt:
             if number == len(outer):
                 return row(taps)
-            return loop(imm(outer[number]), lambda t: over(number + 1, [*taps, t]), "tap")
+            out: list[Stmt] = []
+            first, count = self._inside(number, point, out)
+            return seq([*out, loop(count, lambda t: over(number + 1, [*taps, simple(first + t)]), "tap")])
 
         return over(0, [])
+
+    def _inside(self, number: int, point: dict[Any, Expr], out: list[Stmt]) -> tuple[Expr, Expr]:
+        """Return the first tap of an axis that is inside of the image, and how many there are."""
+        shape = self.shape
+        taps, dilation, begin = imm(shape.kernel[number]), shape.dilation[number], imm(shape.begin[number])
+        if self.walk.copied or not (shape.begin[number] or shape.end[number]):
+            return imm(0), taps
+        before = begin - point[self.found.stage.spatial[1 + number]] * imm(shape.strides[number])
+        first = let("first", tirx.max(imm(0), ceil_div(simple(before), dilation)), out)
+        end = tirx.min(taps, ceil_div(simple(before + self.walk.sizes[number]), dilation))
+        return first, let("taps", end - first, out)
+
+
+def _starts(length: int, chunk: int) -> list[int]:
+    """Return where the tiles of an axis start that is cut into chunks."""
+    found = []
+    for first in range(0, length, chunk):
+        count = min(chunk, length - first)
+        tile = _tile_of(count, chunk, known=length % chunk == 0)
+        found += [first + min(start, count - tile) for start in range(0, count, tile)]
+    return found
+
+
+def _tile_of(count: int, chunk: int, *, known: bool) -> int:
+    """Return the positions of a tile in a chunk of `count`, which the code knows or not; no chunk is above `chunk`."""
+    if known:
+        return min(_TILE, count)
+    return _TILE if chunk >= _TILE and count >= _TILE else 1

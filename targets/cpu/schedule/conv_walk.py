@@ -84,18 +84,30 @@ class Walk:
         chunk_rows, chunk_length: the largest box.
     """
 
-    def __init__(self, found: Convolution, positions: int, padded: Sequence[Expr] | None = None) -> None:
-        """Make the geometry; `padded` are the sizes of the padded image where they are not by `shape`."""
+    def __init__(
+        self, found: Convolution, positions: int, padded: Sequence[Expr] | None = None, *, in_place: bool = False
+    ) -> None:
+        """Make the geometry.
+
+        Args:
+            found: the convolution.
+            positions: about how many positions a chunk has.
+            padded: the sizes of the padded image where they are not by `shape`.
+            in_place: whether the image is not copied, though windows reach over its edge: who reads it knows
+                which of a window's elements are there. Positions of different rows are then in different chunks'
+                rows.
+        """
         stage = found.stage
         image, shape = self.image, self.shape = found.image, found.shape
-        self.copied = shape.padded or padded is not None
+        self.copied = not in_place and (shape.padded or padded is not None)
         self.prelude: list[Stmt] = []
         self.batch, *places, _ = stage.spatial
         self.sizes = [self._name("size", e) for e in image.shape[1:-1]]
         results = shape.positions_of(image.shape[1:-1]) if shape.phases else stage.store.buffer.shape[1:-1]
         outputs = [self._name("output", e) for e in results]
         self.raw_pitches = list(padded or ()) or [
-            simple(size + imm(b + e)) for size, b, e in zip(image.shape[1:-1], shape.begin, shape.end, strict=True)
+            simple(size if in_place else size + imm(b + e))
+            for size, b, e in zip(image.shape[1:-1], shape.begin, shape.end, strict=True)
         ]
         self.pitches = [self._name("pitch", p) for p in self.raw_pitches]
         self.steps: list[Expr] = [imm(shape.channels)]
@@ -105,7 +117,10 @@ class Walk:
         for place, extent, stride, step in zip(places, outputs, shape.strides, self.steps, strict=True):
             axes.append(Axis(extent, simple(imm(stride) * step), ((place, extent),)))
         # What phases write lies on other places on each axis.
-        axes = axes if shape.phases else _merged(axes)
+        axes = axes if shape.phases or in_place else _merged(axes)
+        # Where tap zero of the first position is, which is outside of an image that is not copied.
+        begins = zip(shape.begin, self.steps, strict=True) if in_place else ()
+        self.start = simple(-sum((imm(b) * step for b, step in begins), imm(0)))
         self.outer = axes[:-2]
         self.second = axes[-2] if len(axes) > 1 else Axis(imm(1), imm(0), ())
         self.last = axes[-1]
@@ -143,7 +158,7 @@ class Walk:
     def chunk(self, indices: list[Expr], image: dict[Any, Expr], out: list[Stmt]) -> Chunk:
         """Return the chunk at `indices` of `extents`."""
         *outer, row, segment = indices
-        point, origin = dict(image), imm(0)
+        point, origin = dict(image), self.start
         for axis, at in zip(self.outer, outer, strict=True):
             point.update(axis.point(at))
             origin = origin + at * axis.step

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 from hcomp.targets.cpu.schedule.nest import (
@@ -34,6 +35,14 @@ class Epilogue:
     anchor: Stage
     last: Stage | None
     origin: Mapping[Any, Any]
+
+    @property
+    def cheap(self) -> bool:
+        """Whether it is a few instructions, which may be written out for each register of a tile."""
+        calls: list[Any] = []
+        if self.last is not None:
+            tvm_ffi.structural_walk(self.last.store.value, (tvm.ir.Call, calls.append))
+        return not calls
 
     def finish(self, point: Mapping[Any, Expr], value: Expr) -> Stmt:
         """Return the store of the element at `point` (anchor variables) with sum `value`."""

@@ -90,6 +90,7 @@ class Panel:
     def product(
         self, source: Any, weight: Any, first: Expr, sums: Any, at: Expr, count: Expr,
         base: Callable[[Expr], Expr], reach: Callable[[Expr], Expr],
+        finish: Callable[[Expr, Any], Stmt] | None = None,
     ) -> Stmt:  # fmt: skip
         """Return the statement that computes all sums.
 
@@ -100,11 +101,13 @@ class Panel:
             count: rows; the last tile may compute some more, whose `base` must be readable.
             base: from a row to the element that it starts at.
             reach: from a run to its distance from the base.
+            finish: what to do with a row's number and its sums, in registers, instead of storing them; for a
+                depth of one block.
         """
 
         def block(number: Expr) -> Stmt:
             def tile(t: Expr) -> Stmt:
-                return self._tile(source, weight, first, sums, at, base, reach, number, t)
+                return self._tile(source, weight, first, sums, at, base, reach, number, t, finish)
 
             return loop(ceil_div(count, self.rows), tile, "tile")
 
@@ -118,6 +121,7 @@ class Panel:
     def _tile(
         self, source: Any, weight: Any, first: Expr, sums: Any, at: Expr,
         base: Callable[[Expr], Expr], reach: Callable[[Expr], Expr], block: Expr, tile: Expr,
+        finish: Callable[[Expr, Any], Stmt] | None,
     ) -> Stmt:  # fmt: skip
         """Return one register tile over one block of the depth."""
         lanes, columns = self.lanes, self.columns
@@ -146,6 +150,8 @@ class Panel:
             return seq(body)
 
         out.append(self._over_block(block, reach, step))
+        if finish is not None:
+            return seq([*out, *(finish(simple(tile * imm(self.rows) + imm(r)), row) for r, row in enumerate(held))])
         for r, v in spots:
             out.append(store_vector(sums, lanes, load_vector(held[r], lanes, v), at + imm(r * columns + v)))
         return seq(out)
