@@ -249,22 +249,25 @@ def test_convolution(case: tuple[Any, ...], symbolic: bool) -> None:
 @pytest.mark.parametrize("tile", [2, 4])
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("shape", [(1, 8, 9, 10), (2, 9, 3, 13), (1, 3, 40, 41), (1, 33, 1, 2)])
-@pytest.mark.parametrize("padding", [(1, 1, 1, 1), (0, 2, 2, 1)])
+@pytest.mark.parametrize(
+    ("padding", "dilation"), [((1, 1, 1, 1), (1, 1)), ((0, 2, 2, 1), (1, 1)), ((2, 3, 3, 2), (2, 3))]
+)
 def test_winograd(
-    tile: int, symbolic: bool, shape: tuple[int, ...], padding: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tile: int, symbolic: bool, shape: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr(conv_module, "winograd_tile", lambda *_: tile)
     n, c, h, w = shape
     x, weight, b = normal(*shape), normal(37, c, 3, 3), normal(37)
     names = ("n", "h", "w", c) if symbolic else (n, h, w, c)
 
     def body(bb: Any, v: Any) -> Any:
-        window = {"strides": (1, 1), "padding": padding, "dilation": (1, 1), "groups": 1}
+        window = {"strides": (1, 1), "padding": padding, "dilation": dilation, "groups": 1}
         y = emit_conv(bb, v, weight, **window, pack=pack, cpu=CPU)
         return bb.emit(relax.op.nn.relu(bb.emit(relax.op.add(y, relax.const(b)))))
 
     (y,), report = run([(names, "float32")], body, [np.ascontiguousarray(np.moveaxis(x, 1, -1))])
-    (expected,) = reference("Conv", ["x", "w", "b"], {"x": x}, {"w": weight, "b": b}, pads=padding)
+    (expected,) = reference("Conv", ["x", "w", "b"], {"x": x}, {"w": weight, "b": b}, pads=padding, dilations=dilation)
     # The transforms' factors of up to 8 and 25 amplify the roundings (Lavin and Gray measure 10 to 20 times).
     close(y, np.maximum(np.moveaxis(expected, 1, -1), 0), 9 * c * (4 if tile == 4 else 1))
     assert list(report.values()) == ["convolution"]

@@ -136,8 +136,7 @@ def panel_columns(outputs: int, cpu: CpuFeatures) -> int:
 
 def takes_winograd(shape: ConvShape) -> bool:
     """Say whether Winograd's filtering can compute a convolution, and has enough channels for it."""
-    ones = (1, 1)
-    fits = shape.kernel == (3, 3) and shape.strides == ones and shape.dilation == ones and shape.groups == 1
+    fits = shape.kernel == (3, 3) and shape.strides == (1, 1) and shape.groups == 1
     return fits and min(shape.inputs, shape.outputs) >= _FEWEST_CHANNELS
 
 
@@ -153,7 +152,8 @@ def winograd_tile(weight: np.ndarray, shape: ConvShape, sizes: Sequence[int | No
     products = shape.inputs * shape.panels * shape.columns / 16
     costs = {0: 9 * height * width * products}
     for m, (spread, gathered) in _TRANSFORMS.items():
-        tiles = -(-height // m) * -(-width // m)
+        down, across = (-(-size // d // m) * d for size, d in zip((height, width), shape.dilation, strict=True))
+        tiles = down * across
         moved = tiles * (shape.inputs * spread + shape.outputs * gathered)
         components = (m + 2) ** 2
         # Few tiles use each weight seldom: reading them is what takes the time.

@@ -1,7 +1,8 @@
 """Loops for a 3x3 convolution by Winograd's filtering: transform, many small products, transform back.
 
 Tiles of m x m outputs are done in chunks: the transformed data and the products of one chunk stay in the
-cache. `winograd.py` has the matrices.
+cache. With a dilation of d, every d-th row or column is a convolution of its own, and a tile is of one of them.
+`winograd.py` has the matrices.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ class _Winograd:
         self.shape = shape = found.shape
         self.m, self.n = shape.tile, shape.tile + 2
         raw_outputs = found.stage.store.buffer.shape[1:-1]
-        self.walk = Walk(found, 1, [simple(self._covered(o) + imm(2)) for o in raw_outputs])
+        squares = [(ceil_div(ceil_div(o, d), self.m), d) for o, d in zip(raw_outputs, shape.dilation, strict=True)]
+        self.walk = Walk(found, 1, [simple((count * imm(self.m) + imm(2)) * imm(d)) for count, d in squares])
         self.outputs = [opaque_let("output", o, self.walk.prelude) for o in raw_outputs]
-        self.tiles = [opaque_let("tiles", ceil_div(o, self.m), self.walk.prelude) for o in raw_outputs]
+        self.tiles = [opaque_let("tiles", count * imm(d), self.walk.prelude) for count, d in squares]
         self.total = simple(self.tiles[0] * self.tiles[1])
         self.lanes = min(cpu.lanes(), shape.inputs)
         self.chunk = self._chunk_tiles()
@@ -74,9 +76,6 @@ class _Winograd:
         chunks = as_int(ceil_div(self.total, self.chunk))
         self.by_chunks = found.parallel and (chunks is None or chunks >= cpu.cores)
         self.inside = PARALLEL if found.parallel and not self.by_chunks else SERIAL
-
-    def _covered(self, output: Expr) -> Expr:
-        return ceil_div(output, self.m) * imm(self.m)
 
     def _chunk_tiles(self) -> int:
         each = self.n * self.n * 4 * (self.shape.inputs + self.shape.panels * self.shape.columns)
@@ -111,8 +110,13 @@ class _Winograd:
 
     def _corner(self, tile: Expr, out: list[Stmt]) -> tuple[Expr, Expr]:
         """Return the first output row and column of a tile."""
+
+        def first(name: str, number: Expr, dilation: int) -> Expr:
+            place = tirx.floordiv(number, imm(dilation)) * imm(self.m * dilation)
+            return let(name, simple(place + tirx.floormod(number, imm(dilation))), out)
+
         y, x = unravel(tile, self.tiles)
-        return let("y", y * imm(self.m), out), let("x", x * imm(self.m), out)
+        return first("y", y, self.shape.dilation[0]), first("x", x, self.shape.dilation[1])
 
     def _spread(self, source: Any, data: Any, tile: Expr, slot: Expr) -> Stmt:
         """Return the transform of one tile's input: BT d B for every vector of channels."""
@@ -120,6 +124,7 @@ class _Winograd:
         channels, (down, across) = self.shape.inputs, self.walk.steps
         y, x = self._corner(tile, out)
         base = let("base", y * down + x * across, out)
+        down, across = (step * imm(d) for step, d in zip((down, across), self.shape.dilation, strict=True))
 
         def vector(number: Expr) -> Stmt:
             inside: list[Stmt] = []
@@ -187,8 +192,10 @@ class _Winograd:
         batch, *places, channel = self.found.stage.spatial
         point = {batch: image.get(batch, imm(0))}
 
+        below, beside = shape.dilation
+
         def position(i: Expr, j: Expr) -> Stmt:
-            here = {**point, places[0]: y + i, places[1]: x + j}
+            here = {**point, places[0]: y + i * imm(below), places[1]: x + j * imm(beside)}
 
             def element(c: Expr) -> Stmt:
                 value = load(square, (i * imm(m) + j) * imm(width) + c)
@@ -196,7 +203,8 @@ class _Winograd:
 
             return vector_loop(imm(shape.outputs), lanes, element)
 
-        rows, columns = (tirx.min(imm(m), e - p) for e, p in zip(self.outputs, (y, x), strict=True))
+        ends = zip(self.outputs, (y, x), shape.dilation, strict=True)
+        rows, columns = (tirx.min(imm(m), tirx.max(imm(0), ceil_div(simple(e - p), d))) for e, p, d in ends)
         out.append(loop(simple(rows), lambda i: loop(simple(columns), lambda j: position(i, j), "j"), "i"))
         return seq(out)
 
