@@ -171,6 +171,11 @@ INTEGERS: list[tuple[tuple[int, ...], int, int, str, str, bool]] = [
     ((1,), 64, 33, "int8", "int8", False),
     ((), 64, 33, "int8", "int8", False),
     ((4, 2), 2, 16, "uint8", "int8", False),
+    # One row, by halves of bytes.
+    ((1,), 300, 64, "uint8", "int8", False),
+    ((), 33, 50, "uint8", "int8", False),
+    ((1,), 64, 7, "uint8", "int8", False),
+    ((1, 3), 97, 96, "uint8", "int8", True),
 ]
 
 
@@ -181,6 +186,8 @@ def test_integer_matmul_is_exact(
     x = RNG.integers(np.iinfo(data).min, np.iinfo(data).max + 1, (*rows, depth)).astype(data)
     w = RNG.integers(np.iinfo(weight).min, np.iinfo(weight).max + 1, (depth, width)).astype(weight)
     x[..., :2], w[:2, :] = np.iinfo(data).max, np.iinfo(weight).max  # pairs of 8 bits would saturate
+    w[:, -2:] = np.iinfo(weight).min  # the largest sums of either sign
+    x[..., depth // 2 :] = np.iinfo(data).max
     names = tuple(f"s{k}" for k in range(len(rows))) if symbolic else rows
     (y,), _ = run([((*names, depth), data)], lambda bb, v: emit_matmul_int8(bb, v, w, pack, CPU), [x])
     np.testing.assert_array_equal(y, x.astype("int64") @ w.astype("int64"))
