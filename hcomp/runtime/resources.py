@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ from tvm_ffi import Tensor
 
 from hcomp.artifact.program import Constant, Launch
 from hcomp.artifact.store import Artifact
+from hcomp.artifact.texts import read_texts
 from hcomp.artifact.types import item_bytes
 from hcomp.dtypes import numpy_dtype
 from hcomp.errors import ArtifactError
@@ -40,7 +42,7 @@ class Resources:
 
     def constant(self, spec: Constant) -> Tensor | np.ndarray:
         """Return a constant in the form in which values flow: a tensor where its type has one."""
-        if spec.dtype in CARRIERS or spec.dtype.startswith("complex"):
+        if spec.dtype in CARRIERS or spec.dtype.startswith("complex") or spec.dtype == "string":
             return self.constant_array(spec)
         return self.constant_tensor(spec)
 
@@ -55,6 +57,9 @@ class Resources:
         if spec.dtype.startswith("complex"):
             view = self._artifact.member(spec.file)
             array = np.frombuffer(view, numpy_dtype(spec.dtype)).reshape(spec.shape)
+        elif spec.dtype == "string":
+            texts = read_texts(self._artifact.member(spec.file), prod(spec.shape))
+            array = np.array(texts, object).reshape(spec.shape)
         else:
             array = array_of(self.constant_tensor(spec), spec.dtype)
         array.flags.writeable = False
