@@ -117,6 +117,25 @@ def test_labels_of_the_first_version() -> None:
     check_model(model, TEXTS, compiled=False)
 
 
+def test_maps_and_texts_of_a_region_take_the_short_way() -> None:
+    model = ml_model("LinearClassifier", X, 2, coefficients=[1.0] * 9, intercepts=[0.0, 1.0, 2.0], **WORDS)
+    model.graph.node.add(op_type="ZipMap", domain="ai.onnx.ml", input=["y1"], output=["maps"])
+    model.graph.node[1].attribute.add(name="classlabels_strings", type=8, strings=[b"b", b"", b"c"])
+    del model.graph.output[:]
+    for name in ("maps", "y0", "y1"):
+        model.graph.output.add(name=name)
+    session = hcomp.compile(model, devices=["cpu"], threads=1, cache=False).session
+    check_model(model, X)
+    assert session._fast is not None
+    general = session.run({"x": X})  # the first run of a shape
+    short = session._fast({"x": X})
+    assert short is not None
+    assert list(short) == list(general) == ["maps", "y0", "y1"]
+    assert short["maps"] == general["maps"]
+    assert short["y0"].tolist() == general["y0"].tolist()
+    np.testing.assert_array_equal(short["y1"], general["y1"])
+
+
 def test_rows_of_another_width_than_the_keys_are_named() -> None:
     model = ml_model("Scaler", X, 1, scale=[2.0])
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "F"

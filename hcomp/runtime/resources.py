@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm_ffi import Tensor
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 class Resources:
     """The artifact of a session, its constants as tensors, and the number of threads.
 
-    `kernels` are the loaded regions of native code by name; `clock`, where there is one, times their kernels.
+    `kernels` are the loaded regions of native code by name; `clock`, where there is one, times them. `functions`
+    are the regions whose outputs each are a function of one input: the inputs' places and the functions.
     """
 
     def __init__(self, artifact: Artifact, threads: int, clock: KernelClock | None = None) -> None:
         self.threads = threads
         self.clock = clock
         self.kernels: dict[str, KernelRegion] = {}
+        self.functions: dict[str, Sequence[tuple[int, Callable[[Any], Any]]]] = {}
         self._artifact = artifact
         self._tensors: dict[Constant, Tensor] = {}
 
