@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcomp.artifact.store import Artifact
+from hcomp.artifact.texts import texts_member
 from hcomp.codegen.reference_region import emit_reference
 from hcomp.dims import is_symbol, symbols_of
+from hcomp.dtypes import dtype_name
 from hcomp.errors import CodegenError
 from hcomp.ir.graph import Graph, array_digest
 from hcomp.ir.needs import size_needs
@@ -172,13 +174,10 @@ class _Parts:
 
     def _constant(self, array: NDArray[np.generic], constants: Json) -> str:
         """Return the program's value for a constant, stored once by its digest."""
-        from hcomp.dtypes import dtype_name
-
         digest = array_digest(array)
         path = f"constants/{digest}"
         if path not in self.members:
-            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-            self.members[path] = np.ascontiguousarray(little).reshape(-1).view(np.uint8)
+            self.members[path] = _member(array)
         value = f"constant:{digest[:16]}"
         constants[value] = {
             "file": path,
@@ -186,6 +185,14 @@ class _Parts:
             "shape": list(array.shape),
         }
         return value
+
+
+def _member(array: NDArray[np.generic]) -> bytes | NDArray[np.uint8]:
+    """Return the bytes of a constant."""
+    if dtype_name(array.dtype) == "string":
+        return texts_member(array.ravel().tolist())
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8)
 
 
 def _naming_node(error: CodegenError, part: Graph, target: Target) -> CodegenError:

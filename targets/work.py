@@ -20,6 +20,8 @@ _TRANSCENDENTAL = frozenset((
     "tan", "tanh",
 ))  # fmt: skip
 _TRANSCENDENTAL_FLOPS = 15.0
+_STEP_OPERATIONS = 8.0
+"""From one node of a tree to the next."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,11 @@ def flops(graph: Graph, node: Node, sizes: Mapping[str, int]) -> float:
             for size in _tuple(node.attrs["pool_size"]):
                 window *= size
             return float(made * window)
+        case "tree":
+            trees, steps = types[3], node.attrs["depth"]
+            assert isinstance(steps, int)
+            walks = _elements(trees, sizes) if isinstance(trees, TensorType) else 1
+            return _STEP_OPERATIONS * walks * steps * _rows(first, sizes)
         case "recurrent":
             return sum(2.0 * _elements(t, sizes) * _rows(first, sizes) for t in types[1:3] if isinstance(t, TensorType))
     if node.op in _TRANSCENDENTAL:

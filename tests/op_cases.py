@@ -6,9 +6,12 @@ numbers, and by the reference.
 
 from typing import Any
 
-from tests.op_case import BF16, BOOL, F16, F32, F64, I4, I8, I64, U4, U8, Case, M, N, case, t
+import numpy as np
+
+from tests.op_case import BF16, BOOL, F16, F32, F64, I4, I8, I64, U4, U8, Case, M, N, case, t, v
 from tests.op_cases_host import HOST, HOST_ONNX
 from tests.op_cases_layers import LINEAR
+from tests.op_cases_ml import ML
 from tests.op_cases_vision import VISION
 
 _FLOAT_UNARY = [
@@ -230,6 +233,7 @@ _ARG = [
     case(F16, axis=-1, keepdims=True),
     case(I8, axis=0, select_last=True),
     case(BF16, axis=0, keepdims=True, select_last=True),
+    case(v([[np.nan, 1], [1, np.nan]], "float32"), axis=1, nan_wins=False),
 ]
 _SCAN = [
     case(F32, axis=1),
@@ -314,4 +318,5 @@ CASES: dict[str, list[Case]] = {
     **HOST,
     **HOST_ONNX,
     **VISION,
+    **ML,
 }

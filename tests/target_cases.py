@@ -207,6 +207,8 @@ MOVES = [
 ]
 """`dims`, `arange` and `full` read sizes: they need N and K of the other nodes' inputs."""
 
+_HOLES = (np.nan, 1, 2, 1, np.nan, 1, 2, 1, np.nan, np.nan, np.nan, np.nan)
+
 REDUCTIONS = [
     *(
         Case(op, (Operand("N, 3, 4"),), {"axis": axis, "keepdims": keep}, NUMBERS)
@@ -215,6 +217,12 @@ REDUCTIONS = [
     ),
     *(Case(op, (Operand("4, E"),), {"axis": (1,)}, ("float32", "int64")) for op in ("sum", "prod", "max", "min")),
     *(Case(op, (Operand("N, 9", fill="special"),), {"axis": (1,)}) for op in ("max", "min")),
+    *(
+        Case(op, (Operand("4, 3", values=_HOLES),), {"axis": 1, "select_last": last, "nan_wins": wins})
+        for op in ("argmax", "argmin")
+        for last in (False, True)
+        for wins in (False, True)
+    ),
     *(
         Case(op, (Operand("N, 9", fill=fill),), {"axis": axis, "keepdims": keep, "select_last": last}, types)
         for op in ("argmax", "argmin")

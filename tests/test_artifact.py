@@ -166,7 +166,7 @@ def test_unsafe_member_names_are_not_read() -> None:
         ({"program.constants.c.shape": ["N"]}, "must have a static shape"),
         ({"program.constants.c.shape": [2**62, 2**62]}, "larger than any memory"),
         ({"program.constants.c.file": "other"}, "has no member 'other'"),
-        ({"program.constants.c.dtype": "string"}, "array of numbers"),
+        ({"program.constants.d.dtype": "string"}, "string.7. has 21 bytes, the member .* has 7"),
         ({"program.steps.0.kind": "jump"}, "expected launch, copy, if or loop, found 'jump'"),
         ({"program.steps.0.value": "z"}, r"steps\[0\]: the value 'z' is not there"),
         ({"program.steps.0.to": "x"}, "'x' is made twice"),

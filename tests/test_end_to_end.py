@@ -175,6 +175,24 @@ def test_a_single_number_fits_a_declared_scalar() -> None:
     np.testing.assert_array_equal(program.run({"x": x, "s": np.float32([2])})["y"], 2 * x)
 
 
+def test_texts_may_be_constants(tmp_path: Path) -> None:
+    make = onnx.helper.make_tensor_value_info
+    names = onnx.numpy_helper.from_array(np.array(["é", "", "c"], object), "names")
+    nodes = [
+        onnx.helper.make_node("ArgMax", ["x"], ["i"], axis=1, keepdims=0),
+        onnx.helper.make_node("Gather", ["names", "i"], ["best"]),
+        onnx.helper.make_node("Identity", ["names"], ["all"]),
+    ]
+    outputs = [make("best", onnx.TensorProto.STRING, ["N"]), make("all", onnx.TensorProto.STRING, [3])]
+    graph = onnx.helper.make_graph(nodes, "g", [make("x", 1, ["N", 3])], outputs, [names])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    hcomp.compile(model).save(tmp_path / "m.hcomp")
+    x = np.eye(3, dtype=np.float32)[[2, 0, 0, 1]]
+    found = hcomp.load(tmp_path / "m.hcomp").run({"x": x})
+    assert found["best"].tolist() == ["c", "é", "é", ""]
+    assert found["all"].tolist() == ["é", "", "c"]
+
+
 COMPUTED_SIZES = """
 import hashlib, hcomp
 from onnx import TensorProto, helper as h, numpy_helper

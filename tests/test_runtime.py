@@ -23,6 +23,7 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 from hcomp.artifact import Artifact
+from hcomp.artifact.texts import texts_member
 from hcomp.errors import ArtifactError, RunError, UsageError
 from hcomp.runtime import Session, load
 from hcomp.runtime.resources import Resources
@@ -345,7 +346,26 @@ def test_constants_of_all_kinds(stored: bool, tmp_path: Path) -> None:
         artifact = Artifact.open(tmp_path / "m.hcomp")
     x = random(4)
     want = x + np.arange(4) * 2 + np.array([1, -2, 3, -4])
-    np.testing.assert_allclose(Session(artifact).run({"x": x})["y"], want, rtol=1e-6)
+    # Terms of up to 9 may cancel, in float32.
+    np.testing.assert_allclose(Session(artifact).run({"x": x})["y"], want, rtol=1e-6, atol=1e-6)
+
+
+def texts_session(member: bytes) -> Session:
+    maker = Maker()
+    maker.constant("t", np.frombuffer(member, np.uint8), "string")
+    maker.constants["t"]["shape"] = [2, 1]
+    return Session(maker.artifact({}, {"t": ("string", [2, 1])}))
+
+
+def test_constants_of_texts() -> None:
+    texts = ["é, \n", "\ud800"]
+    session = texts_session(texts_member(texts))
+    assert session.run({})["t"].tolist() == [[t] for t in texts]
+    session.run({})["t"][0, 0] = "the caller's own"
+    assert session.run({})["t"].tolist() == [[t] for t in texts]
+    for member in (b"no json", b'["a"]  ', b"[1, 2]", b"[" * 99_999, b'{"a": 1}', "['é']".encode()):
+        with pytest.raises(ArtifactError, match="a constant of texts is no "):
+            texts_session(member)
 
 
 def test_constants_are_mapped_not_copied(tmp_path: Path) -> None:

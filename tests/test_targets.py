@@ -19,7 +19,11 @@ from hcomp.ir.types import TensorType
 from hcomp.reference import REFERENCE
 from hcomp.runtime.values import aligned_empty, to_tensor
 from hcomp.targets import TARGETS, find_target
-from tests.target_cases import FAMILIES, SIZES, Case, array, settle
+from tests.target_cases import FAMILIES as COMMON
+from tests.target_cases import SIZES, Case, array, settle
+from tests.target_cases_trees import TREES
+
+FAMILIES = {**COMMON, "trees": TREES}
 
 BATCH = 40
 """Nodes of one region: enough to share the cost of a build, few enough to find a fault."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import TypeAlias
 
 from hcomp.artifact.fields import Fields, as_integer, as_text
+from hcomp.artifact.texts import LEAST_BYTES
 from hcomp.artifact.types import (
     MAX_RANK,
     TensorType,
@@ -176,13 +178,12 @@ def read_program(fields: Fields, devices: frozenset[str], files: Mapping[str, in
 def _read_constant(fields: Fields, files: Mapping[str, int]) -> Constant:
     file = _read_member(fields, "file", files)
     type_ = read_type(fields)
-    if not isinstance(type_, TensorType) or type_.dtype == "string":
-        raise ArtifactError(f"{fields.path}: a constant must be an array of numbers, found {type_}")
+    if not isinstance(type_, TensorType):
+        raise ArtifactError(f"{fields.path}: a constant must be an array, found {type_}")
     shape = static_shape(type_, fields.path)
-    expected = item_bytes(type_.dtype)
-    for dim in shape:
-        expected *= dim
-    if files[file] != expected:
+    is_text = type_.dtype == "string"
+    expected = (LEAST_BYTES if is_text else item_bytes(type_.dtype)) * prod(shape)
+    if files[file] < expected or (files[file] > expected and not is_text):
         raise ArtifactError(f"{fields.path}: {type_} has {expected} bytes, the member {file} has {files[file]}")
     return Constant(file, type_.dtype, shape)
 

@@ -36,6 +36,10 @@ Call: TypeAlias = Callable[[list[Any], _Frame], Any]
 """Runs one node; returns its only output, or a tuple of all."""
 
 
+OneToOne: TypeAlias = tuple[int, Callable[[Any], Any]]
+"""The place of an input, and a function of it alone."""
+
+
 class _NodeError(RunError):
     """An error that already names its node."""
 
@@ -71,6 +75,22 @@ class Interpreter:
         constants = dict(zip(self._constants, values[count:], strict=True))
         symbols = dict(zip(self._symbols, sizes, strict=True))
         return self._run(values[:count], constants, symbols)
+
+    def functions(self) -> list[OneToOne] | None:
+        """Return each output's input and the function between them, or None where outputs are made in other ways.
+
+        The inputs' shapes are not compared with the declared ones.
+        """
+        body, found = self._body, []
+        if self._constants or self._symbols or body.binds or len(body.steps) != len(body.outputs):
+            return None
+        made = {step.outputs: step for step in body.steps}
+        for output in body.outputs:
+            step = made.get((output,))
+            if step is None or len(step.inputs) != 1 or step.inputs[0] not in body.inputs:
+                return None
+            found.append((body.inputs.index(step.inputs[0]), _alone(step)))
+        return found
 
     def run_named(
         self,
@@ -130,14 +150,14 @@ class _Body:
     def __init__(self, program: Json, extern: Extern | None):
         self._slots: dict[str, int] = {}
         names = [v["name"] for v in program["inputs"]]
-        self._inputs = tuple(self._slot(name) for name in names)
+        self.inputs = tuple(self._slot(name) for name in names)
         read = {i for node in program["nodes"] for i in node["inputs"]} | {*program["outputs"]}
         used = [c for c in program["constants"] if c in read]
         self._constants = tuple((c, self._slot(c)) for c in used)
         self._needed = _needed_symbols(program)
-        self._binds = self._bindings(program["inputs"])
-        self._steps = self._prepare(program, extern)
-        self._outputs = tuple(self._slots[name] for name in program["outputs"])
+        self.binds = self._bindings(program["inputs"])
+        self.steps = self._prepare(program, extern)
+        self.outputs = tuple(self._slots[name] for name in program["outputs"])
 
     def _slot(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots))
@@ -176,21 +196,21 @@ class _Body:
     def run(self, inputs: Sequence[Any], frame: _Frame) -> list[Any]:
         """Return the outputs for these inputs."""
         slots: list[Any] = [None] * (len(self._slots) + 1)  # the last one stands for "absent"
-        for slot, value in zip(self._inputs, inputs, strict=True):
+        for slot, value in zip(self.inputs, inputs, strict=True):
             slots[slot] = value
         for name, slot in self._constants:
             slots[slot] = frame.constants[name]
         sizes = frame.sizes
-        for symbol, position, axis in self._binds:
+        for symbol, position, axis in self.binds:
             sizes[symbol] = inputs[position].shape[axis]
-        for step in self._steps:
+        for step in self.steps:
             try:
                 _execute(step, slots, frame)
             except _NodeError:
                 raise
             except Exception as error:  # whatever numpy raises: the node's name is what helps
                 raise _named(step, error) from error
-        return [slots[i] for i in self._outputs]
+        return [slots[i] for i in self.outputs]
 
 
 def _execute(step: _Step, slots: list[Any], frame: _Frame) -> None:
@@ -203,6 +223,20 @@ def _execute(step: _Step, slots: list[Any], frame: _Frame) -> None:
         frame.sizes[symbol] = result[position].shape[axis]
     for slot in step.free:
         slots[slot] = None
+
+
+def _alone(step: _Step) -> Callable[[Any], Any]:
+    """Return a node of one input and one output as a function."""
+    call, frame = step.call, _Frame({}, {})
+
+    def function(value: Any) -> Any:
+        try:
+            result = call([value], frame)
+        except Exception as error:  # as in _Body.run
+            raise _named(step, error) from error
+        return result[0] if isinstance(result, tuple) else result
+
+    return function
 
 
 def _named(step: _Step, error: Exception) -> _NodeError:

@@ -93,17 +93,24 @@ def min_of(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 def _arg(function: Function) -> Function:
-    """Return the reference of argmax or argmin: the first extreme, or the last; int64."""
+    """Return the reference of argmax or argmin: the first extreme, or the last; int64.
 
-    def reference(x: Array, *, axis: Axis, keepdims: bool = False, select_last: bool = False) -> Array:
+    NaN beats everything. Without `nan_wins` it beats nothing: it is found only where the search starts.
+    """
+
+    def reference(
+        x: Array, *, axis: Axis, keepdims: bool = False, select_last: bool = False, nan_wins: bool = True
+    ) -> Array:
         wide = widen(x)
         if isinstance(axis, Sequence):
             if len(axis) != 1:
                 raise ValueError(f"one axis is needed, found {list(axis)}")
             axis = axis[0]
         if axis is None:
-            flat = reference(wide.reshape(-1), axis=0, select_last=select_last)
+            flat = reference(wide.reshape(-1), axis=0, select_last=select_last, nan_wins=nan_wins)
             return flat.reshape((1,) * x.ndim) if keepdims else flat
+        if not nan_wins and is_float_array(x):
+            wide = _without_nan(wide, axis, -1 if select_last else 0, function is np.argmax)
         if select_last:
             found = x.shape[axis] - 1 - function(np.flip(wide, axis), axis, keepdims=keepdims)
         else:
@@ -111,6 +118,16 @@ def _arg(function: Function) -> Function:
         return np.asarray(found, np.int64)
 
     return reference
+
+
+def _without_nan(x: Array, axis: int, start: int, largest: bool) -> Array:
+    """Return x with the worst value for each NaN, and the best one for a NaN at `start` of the axis."""
+    worst = -np.inf if largest else np.inf
+    clean = np.where(np.isnan(x), x.dtype.type(worst), x)
+    head = [slice(None)] * x.ndim
+    head[axis] = [start]  # type: ignore[call-overload]
+    clean[tuple(head)] = np.where(np.isnan(x[tuple(head)]), x.dtype.type(-worst), x[tuple(head)])
+    return clean
 
 
 def _scan(function: Function, start: int) -> Function:

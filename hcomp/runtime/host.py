@@ -14,10 +14,13 @@ from hcomp.runtime.library import one_line
 from hcomp.runtime.values import to_array
 
 HostRegion = Callable[[list[Any], list[int]], Sequence[Any]]
+HostFunctions = Sequence[tuple[int, Callable[[Any], Any]]]
 
 
-def reference_region(program: memoryview, threads: int) -> HostRegion:
+def reference_region(program: memoryview, threads: int) -> tuple[HostRegion, HostFunctions | None]:
     """Return a region that the numpy reference interprets; ONNX Runtime runs its extern nodes.
+
+    Where each output is a function of one input, also return these: the inputs' places and the functions.
 
     Raises:
         ArtifactError: the bytes are no program of the interpreter.
@@ -29,8 +32,7 @@ def reference_region(program: memoryview, threads: int) -> HostRegion:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         text = f"{type(error).__name__}: {one_line(error)[:200]}"
         raise ArtifactError(f"the reference program cannot be read: {text}") from error
-    run: HostRegion = interpreter.run
-    return run
+    return interpreter.run, interpreter.functions()
 
 
 def _extern_runner(threads: int) -> Callable[[bytes, list[Any]], Sequence[Any]]:

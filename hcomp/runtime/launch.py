@@ -61,7 +61,10 @@ def _kernels(step: Launch, resources: Resources, constants: Sequence[Constant]) 
 
 def _host_region(step: Launch, resources: Resources) -> HostRegion:
     if step.executor == "reference":
-        return reference_region(resources.member(step, "program"), resources.threads)
+        region, functions = reference_region(resources.member(step, "program"), resources.threads)
+        if functions is not None:
+            resources.functions[step.region] = functions
+        return region
     return onnx_region(resources.member(step, "model"), resources.threads)
 
 

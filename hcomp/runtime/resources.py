@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm_ffi import Tensor
 
 from hcomp.artifact.program import Constant, Launch
 from hcomp.artifact.store import Artifact
+from hcomp.artifact.texts import read_texts
 from hcomp.artifact.types import item_bytes
 from hcomp.dtypes import numpy_dtype
 from hcomp.errors import ArtifactError
@@ -22,13 +25,15 @@ if TYPE_CHECKING:
 class Resources:
     """The artifact of a session, its constants as tensors, and the number of threads.
 
-    `kernels` are the loaded regions of native code by name; `clock`, where there is one, times their kernels.
+    `kernels` are the loaded regions of native code by name; `clock`, where there is one, times them. `functions`
+    are the regions whose outputs each are a function of one input: the inputs' places and the functions.
     """
 
     def __init__(self, artifact: Artifact, threads: int, clock: KernelClock | None = None) -> None:
         self.threads = threads
         self.clock = clock
         self.kernels: dict[str, KernelRegion] = {}
+        self.functions: dict[str, Sequence[tuple[int, Callable[[Any], Any]]]] = {}
         self._artifact = artifact
         self._tensors: dict[Constant, Tensor] = {}
 
@@ -40,7 +45,7 @@ class Resources:
 
     def constant(self, spec: Constant) -> Tensor | np.ndarray:
         """Return a constant in the form in which values flow: a tensor where its type has one."""
-        if spec.dtype in CARRIERS or spec.dtype.startswith("complex"):
+        if spec.dtype in CARRIERS or spec.dtype.startswith("complex") or spec.dtype == "string":
             return self.constant_array(spec)
         return self.constant_tensor(spec)
 
@@ -55,6 +60,9 @@ class Resources:
         if spec.dtype.startswith("complex"):
             view = self._artifact.member(spec.file)
             array = np.frombuffer(view, numpy_dtype(spec.dtype)).reshape(spec.shape)
+        elif spec.dtype == "string":
+            texts = read_texts(self._artifact.member(spec.file), prod(spec.shape))
+            array = np.array(texts, object).reshape(spec.shape)
         else:
             array = array_of(self.constant_tensor(spec), spec.dtype)
         array.flags.writeable = False

@@ -44,6 +44,7 @@ class CpuRates:
             "reduce": 0.1,
             "scan": 0.01,
             "sort": 0.01,
+            "tree": 0.02,
         }
     )
 

@@ -10,7 +10,19 @@ from typing import Any
 
 from hcomp.codegen.kernel import KernelBody
 from hcomp.codegen.lowering import Lowering, Rule
-from hcomp.codegen.relax_table import elementwise, index, linear, pool, recurrent, reduce, scans, shape, topk, views
+from hcomp.codegen.relax_table import (
+    elementwise,
+    index,
+    linear,
+    pool,
+    recurrent,
+    reduce,
+    scans,
+    shape,
+    topk,
+    trees,
+    views,
+)
 from hcomp.ir.graph import Node
 
 KERNELS: dict[str, KernelBody] = {
@@ -21,6 +33,7 @@ KERNELS: dict[str, KernelBody] = {
     **pool.KERNELS,
     **scans.KERNELS,
     **topk.KERNELS,
+    **trees.KERNELS,
 }
 """Operators that are one kernel and need no more."""
 

@@ -32,12 +32,12 @@ def at_step(row: Sequence[Expr], axis: int, step: Expr) -> list[Expr]:
     return [*row[:axis], step, *row[axis:]]
 
 
-def _wins(largest: bool, a: Expr, b: Expr) -> Expr:
-    """Return whether `a` replaces `b` as the extreme so far: NaN beats everything."""
+def _wins(largest: bool, a: Expr, b: Expr, *, nan_wins: bool) -> Expr:
+    """Return whether `a` replaces `b` as the extreme so far: NaN beats everything, or nothing."""
     if scalar.is_bool(a):
         a, b = a.astype("int8"), b.astype("int8")
     ordered = tirx.GT(a, b) if largest else tirx.LT(a, b)
-    if not scalar.is_float(a):
+    if not scalar.is_float(a) or not nan_wins:
         return ordered
     return tirx.Or(ordered, tirx.And(scalar.is_nan(a), tirx.Not(scalar.is_nan(b))))
 
@@ -58,7 +58,7 @@ def _arg(largest: bool) -> KernelBody:
                     place = size - int64(1) - step if attrs["select_last"] else step
                     found = wide(ins[0][tuple(at_step(row, axis, place))])
                     held = wide(ins[0][tuple(at_step(row, axis, best[0]))])
-                    with when(tirx.Or(step == int64(0), _wins(largest, found, held))):
+                    with when(tirx.Or(step == int64(0), _wins(largest, found, held, nan_wins=attrs["nan_wins"]))):
                         store(best, [int64(0)], place)
                 target = at_step(row, axis, int64(0)) if attrs["keepdims"] else row
                 store(outs[0], target, best[0])

@@ -7,11 +7,12 @@ from hcomp.ir.ops.host import HOST
 from hcomp.ir.ops.host_onnx import HOST_ONNX
 from hcomp.ir.ops.index import INDEX
 from hcomp.ir.ops.linear import LINEAR
+from hcomp.ir.ops.ml import ML
 from hcomp.ir.ops.reduce import REDUCE
 from hcomp.ir.ops.shape import SHAPE
 from hcomp.ir.ops.vision import VISION
 
-_ROWS = (*ELEMENTWISE, *SHAPE, *REDUCE, *LINEAR, *INDEX, *HOST, *HOST_ONNX, *VISION)
+_ROWS = (*ELEMENTWISE, *SHAPE, *REDUCE, *LINEAR, *INDEX, *HOST, *HOST_ONNX, *VISION, *ML)
 
 OPS: dict[str, Op] = {op.name: op for op in _ROWS}
 

@@ -24,9 +24,10 @@ _AXES = {"axis": None, "keepdims": False}
 REDUCE: tuple[Op, ...] = (
     # axis: an int, a tuple, or None for all; an empty tuple reduces nothing.
     *(Op(name, same, _reduced, _AXES, "reduce") for name in ("sum", "mean", "prod", "max", "min")),
+    # NaN beats everything; without `nan_wins` it beats nothing, and only the very first element may be one.
     *(
         Op(name, fixed("int64"), _reduced,
-           {"axis": REQUIRED, "keepdims": False, "select_last": False}, "reduce")
+           {"axis": REQUIRED, "keepdims": False, "select_last": False, "nan_wins": True}, "reduce")
         for name in ("argmax", "argmin")
     ),
     *(
