@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 import tvm
 from tvm import relax, s_tir, tirx
 
+from hcomp.codegen.vm_loops import with_loops
+
 Module: TypeAlias = Any
 Function: TypeAlias = Any
 
@@ -95,7 +97,7 @@ def _llvm(module: Module, called: Sequence[Any], target: Any) -> Any:
     module = tirx.transform.BindTarget(target.with_host(target))(module)
     module = tvm.transform.Sequential(_loop_passes())(module)
     for name, function in list(module.functions.items()):
-        module.update_func(name, _trusting(function))
+        module.update_func(name, with_loops(_trusting(function)))
     module = tvm.transform.Sequential([tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])(module)
     if called:
         module.update_func(tvm.ir.GlobalVar(_DECLARES), _declaring([str(v.name_hint) for v in called], target))

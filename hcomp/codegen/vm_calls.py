@@ -1,8 +1,8 @@
 """Fewer calls of the VM's builtins in a lowered region: each costs about 0.1 us at every run.
 
 TVM checks every argument and result of every function, and makes each shape anew where it is used. Of
-these only the inputs of `main` come from outside: constants are as they were compiled, and a region's
-inner function gets what `main` has checked.
+these only the inputs of an entry come from outside: constants are as they were compiled, and a region's
+inner functions get what that has checked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import Any
 import tvm_ffi
 from tvm import relax
 
+ENTRY = "main"
+INTERPRETED_ENTRY = "interpreted_main"
+"""The entry for the VM's interpreter, where that is another one than for native code: of a loop."""
 _CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
 _MAKE_SHAPE = "vm.builtin.make_shape"
 _STORES = 1
@@ -28,7 +31,7 @@ def without_idle_calls(module: Any, constants: int) -> Any:
     """
     for name, function in list(module.functions.items()):
         if isinstance(function, relax.Function):
-            inner = name.name_hint != "main"
+            inner = name.name_hint not in (ENTRY, INTERPRETED_ENTRY)
             module.update_func(name, _trimmed(function, set() if inner else _inputs(function, constants)))
     return module
 
