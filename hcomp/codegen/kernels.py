@@ -15,12 +15,14 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from hcomp.codegen.interpreted import interpreted_part, native_part, with_interpreted
+from hcomp.codegen.kernel_calls import with_drivers
 from hcomp.codegen.kernel_list import Calls, kernel_list, rules_of, works_of
 from hcomp.codegen.kernel_nodes import aligned, call_nodes, kernel_calls, region_function
 from hcomp.codegen.machine_code import interpreted, machine_code
 from hcomp.codegen.relax_module import LoweredRegion
 from hcomp.codegen.size_order import with_sorted_sizes
-from hcomp.codegen.vm_calls import ENTRY, INTERPRETED_ENTRY, without_idle_calls
+from hcomp.codegen.vm_calls import without_idle_calls
 from hcomp.errors import CodegenError
 from hcomp.stopwatch import Stopwatch
 
@@ -78,11 +80,12 @@ def build_region(
                 rules = rules_of(module)
             kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
             with clock.stage("plan memory"):
+                module = with_drivers(with_interpreted(module))
                 module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
                 module = without_idle_calls(module, len(lowered.constants))
             with clock.stage("machine code"):
-                profiled = interpreted(_entered_by(module, INTERPRETED_ENTRY), target)
-                program, objects = machine_code(_entered_by(module, ENTRY), target)
+                profiled = interpreted(interpreted_part(module), target)
+                program, objects = machine_code(native_part(module), target)
     except (tvm.error.InternalError, ValueError, TypeError, RuntimeError, CodegenError) as error:
         if _is_interrupt(error):
             raise KeyboardInterrupt from error
@@ -101,17 +104,6 @@ def build_region(
         kernel_list(works, rules, calls),
         clock.seconds,
     )
-
-
-def _entered_by(module: Module, name: str) -> Module:
-    """Return the module with the function `name` as its only entry; where it has one for all, itself."""
-    names = {str(v.name_hint): v for v in module.functions}
-    if INTERPRETED_ENTRY not in names:
-        return module
-    functions = dict(module.functions.items())
-    found = functions[names[name]].with_attr("global_symbol", ENTRY)
-    del functions[names[INTERPRETED_ENTRY]]
-    return tvm.IRModule({**functions, names[ENTRY]: found}, attrs=module.attrs)
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

@@ -25,11 +25,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from tvm import relax, tirx
 
+from hcomp.codegen.interpreted import ENTRY, INTERPRETED_ENTRY
 from hcomp.codegen.kernel import Kernel
 from hcomp.codegen.loop_buffers import ROWS, Buffers
 from hcomp.codegen.lowering import Expr, Lowering, Rule, Value, bind_inputs, lower_nodes, tensor_type
 from hcomp.codegen.sizes import name_sizes
-from hcomp.codegen.vm_calls import ENTRY, INTERPRETED_ENTRY
 from hcomp.codegen.vm_loops import BEGIN, END
 from hcomp.dims import DimLike, symbol
 from hcomp.ir.graph import Constant, Graph, Node
@@ -127,10 +127,11 @@ class _Loop:
         with self.builder.function(TRIP):
             with self.builder.dataflow():
                 nodes = lower_nodes(lowering)
+                ends = self._ends(lowering, number.name)
                 states = [lowering.expr(name) for name in body.outputs[1 : 1 + self.carried]]
                 scans = zip(self.buffers.values, body.outputs[1 + self.carried :], strict=True)
                 filled = [self.buffers.store(lowering, buffer.name, name, number.name) for buffer, name in scans]
-                results = [*self._ends(lowering, number.name), *states, *filled]
+                results = [*ends, *states, *filled]
                 results = [e if e in inputs else self.builder.emit_output(e) for e in results]
             parameters = [*inputs, *(variable for variable, _ in lowering.packed.values())]
             self.builder.emit_func_output(relax.Tuple(results), [*parameters, *lowering.size_parameter()[1]])

@@ -12,9 +12,8 @@ from typing import Any
 import tvm_ffi
 from tvm import relax
 
-ENTRY = "main"
-INTERPRETED_ENTRY = "interpreted_main"
-"""The entry for the VM's interpreter, where that is another one than for native code: of a loop."""
+from hcomp.codegen.interpreted import ENTRY, INTERPRETED_ENTRY
+
 _CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
 _MAKE_SHAPE = "vm.builtin.make_shape"
 _STORES = 1

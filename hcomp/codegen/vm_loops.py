@@ -33,6 +33,13 @@ def with_loops(function: Any) -> Any:
     return function if body is function.body else function.with_body(body)
 
 
+def on_cpu(statement: Any) -> Any:
+    """Return a statement with the device named, without which TVM allocates no buffers."""
+    for key, value in (("device_id", 0), ("device_type", _CPU)):
+        statement = tirx.AttrStmt(tirx.IntImm("int32", 0), key, tirx.IntImm("int32", value), statement)
+    return statement
+
+
 def _visit(statement: Any) -> Any:
     if isinstance(statement, tirx.AttrStmt):
         body = _visit(statement.body)
@@ -65,17 +72,10 @@ def _repeated(given: Sequence[Any]) -> Any:
             enter = _set(flag, tirx.const(True, "bool") if first is None else _read(first))
             trip = tirx.SeqStmt([*statements, *moves, _set(flag, _read(arguments[0]))])
             repeated = tirx.While(tirx.BufferLoad(flag, [0]), trip)
-            statements = [*before, _on_cpu(tirx.SeqStmt([tirx.AllocBuffer(flag), enter, repeated]))]
+            statements = [*before, on_cpu(tirx.SeqStmt([tirx.AllocBuffer(flag), enter, repeated]))]
         else:
             statements.append(statement)
     return tirx.SeqStmt(statements)
-
-
-def _on_cpu(statement: Any) -> Any:
-    """Return a statement with the device named, without which TVM allocates no buffers."""
-    for key, value in (("device_id", 0), ("device_type", _CPU)):
-        statement = tirx.AttrStmt(tirx.IntImm("int32", 0), key, tirx.IntImm("int32", value), statement)
-    return statement
 
 
 def _marker(statement: Any) -> tuple[str, list[Any]] | None:
