@@ -164,11 +164,16 @@ class _Run:
     slots: list[_Slot] = field(default_factory=list)
 
     def driver(self, builder: Any, name: str) -> list[Any] | None:
-        """Add the driver to the builder's module and return the bindings that call it; None if it cannot be."""
+        """Add the driver to the builder's module and return the bindings that call it.
+
+        None where it cannot be: results that only leave as one tuple, or that nobody reads.
+        """
         if any(isinstance(var.ty, relax.TupleType) and var in self.outside for var in (b.var for b in self.bindings)):
             return None
         self._read()
         leaving = self._leaving()
+        if not leaving:
+            return None
         arena = tirx.decl_buffer([tirx.Var("bytes", "int64")], "uint8", "arena", layout=None)
         calls = self._calls(arena.data)
         body = tirx.SeqStmt([*self._places(), *calls])
