@@ -130,7 +130,12 @@ class _Parts:
         assert isinstance(carried, int)
         scans = node.outputs[carried:]
         types = {v.name: type_json(v.type) for v in scans}
-        return {**common, **bodies, "carried": carried, "scans": len(scans), "types": types}
+        symbols = symbols_of(tuple(v.type.shape or () for v in scans if isinstance(v.type, TensorType)))
+        places = {s: place for s in sorted(symbols) if (place := _place(plan, step, s))}
+        return {
+            **common, **bodies, "carried": carried, "scans": len(scans), "types": types,
+            **({"sizes": places} if places else {}),
+        }  # fmt: skip
 
     def _launch(self, plan: Plan, region: Region, prefix: str, constants: Json) -> Json:
         graph = plan.graph
@@ -235,12 +240,12 @@ def _source(plan: Plan, region: Region, symbol: str) -> list[Any]:
     return found
 
 
-def _place(plan: Plan, region: Region, symbol: str) -> list[Any] | None:
+def _place(plan: Plan, reader: Region | Control, symbol: str) -> list[Any] | None:
     """As `_source`, or None where no value does."""
     graph = plan.graph
     available = [v.name for v in graph.inputs]
     for step in plan.steps:
-        if step is region:
+        if step is reader:
             break
         if isinstance(step, Region):
             available += [o for o in step.outputs if step.memory == HOST]

@@ -100,7 +100,7 @@ def test_kernels_inside_of_a_loop_are_counted_as_often_as_it_turns() -> None:
     assert product.calls == turns
 
 
-@pytest.mark.parametrize("name", ["encoder_block", "residual_cnn", "gru", "dynamic_shape"])
+@pytest.mark.parametrize("name", ["encoder_block", "residual_cnn", "gru", "dynamic_shape", "loop"])
 def test_a_profiled_run_computes_the_same(name: str) -> None:
     source, feeds = MODELS[name]()
     program = hcomp.compile(source, threads=1)

@@ -123,7 +123,8 @@ class Loop:
     and the captured ones; `outputs` the final carried values and the stacked scan values. The
     body's inputs are the iteration number, the condition, carried and captured values; its
     outputs the next condition, the carried values and one element of each scan. `types` gives
-    the scans' types, which decide what zero iterations return.
+    the scans' types, which decide what zero iterations return; `sizes` says where their symbols are,
+    as far as any value has them.
     """
 
     inputs: tuple[str, ...]
@@ -133,6 +134,7 @@ class Loop:
     body: Program
     types: Mapping[str, ValueType]
     free: tuple[str, ...]
+    sizes: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 Step: TypeAlias = Launch | Copy | If | Loop
@@ -247,9 +249,7 @@ def _read_launch(fields: Fields, devices: frozenset[str], files: Mapping[str, in
 
 def _read_needs(fields: Fields) -> tuple[tuple[Need, ...], dict[str, tuple[str, int]]]:
     """Return what must hold of a region's sizes, and where their symbols are."""
-    given = fields.optional_object("sizes").values
-    sizes = {name: _place(item, f"{fields.at('sizes')}.{name}") for name, item in given.items()}
-    needs = []
+    sizes, needs = _read_sizes(fields), []
     for entry in fields.objects("needs") if fields.has("needs") else ():
         try:
             dims = [parse_dim(t) for t in (entry.text("dim"), *re.findall(BRACED, entry.text("problem")))]
@@ -260,6 +260,11 @@ def _read_needs(fields: Fields) -> tuple[tuple[Need, ...], dict[str, tuple[str, 
             raise ArtifactError(f"{entry.path}: nothing gives the size {', '.join(sorted(unknown)) or dims[0]}")
         needs.append(Need(dims[0], entry.text("node"), entry.text("problem")))
     return tuple(needs), sizes
+
+
+def _read_sizes(fields: Fields) -> dict[str, tuple[str, int]]:
+    given = fields.optional_object("sizes").values
+    return {name: _place(item, f"{fields.at('sizes')}.{name}") for name, item in given.items()}
 
 
 def _read_symbols(fields: Fields) -> tuple[tuple[str, int], ...]:
@@ -304,7 +309,8 @@ def _read_loop(fields: Fields, devices: frozenset[str], files: Mapping[str, int]
     _same_count(fields.path, "outputs", len(outputs), carried + scans)
     _same_count(fields.at("body"), "inputs", len(body.inputs), len(inputs))
     _same_count(fields.at("body"), "outputs", len(body.outputs), 1 + carried + scans)
-    return Loop(inputs, outputs, carried, scans, body, _read_types(fields), fields.optional_texts("free"))
+    types, free = _read_types(fields), fields.optional_texts("free")
+    return Loop(inputs, outputs, carried, scans, body, types, free, _read_sizes(fields))
 
 
 def _same_count(where: str, what: str, found: int, expected: int) -> None:
@@ -332,8 +338,10 @@ def _check_values(program: Program, where: str) -> None:
 def _check_step(step: Step, program: Program, alive: set[str], where: str) -> None:
     optional = {""} if isinstance(step, Launch | Loop) else set()
     _require(step.inputs, alive | optional, where)
+    if isinstance(step, Launch | Loop):
+        _require((name for name, _ in step.sizes.values()), alive, where)
     if isinstance(step, Launch):
-        _require((name for name, _ in (*step.symbols, *step.sizes.values())), alive, where)
+        _require((name for name, _ in step.symbols), alive, where)
         for name in step.constants:
             if name not in program.constants:
                 raise ArtifactError(f"{where}: {name!r} is no constant of this program")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
@@ -319,16 +319,19 @@ def convert_subgraph(
     graph: GraphProto,
     inputs: Sequence[tuple[str, Type]],
     facts: Mapping[Dim, Fact] | None = None,
+    lists: Collection[str] = (),
 ) -> tuple[Scope, list[str]]:
     """Convert a subgraph whose formal inputs have the given ONNX names and types; `facts` hold inside.
 
+    Inputs in `lists` are scalars that the subgraph takes with the shape [1].
     Returns the subgraph's scope (its `captures` grow as it is finished) and its outputs' values.
     """
     builder = GraphBuilder(graph.name or "body", parent.builder.names)
     scope = Scope(parent.model, builder, parent.symbols, parent)
     scope.facts.update(facts or {})
     for name, formal in inputs:
-        scope.values[name] = builder.input(name, formal)
+        value = builder.input(name, formal)
+        scope.values[name] = builder.emit("reshape", value, shape=(1,)) if name in lists else value
     convert_body(scope, graph)
     outputs = [scope.find(o.name) for o in graph.output]
     return scope, outputs

@@ -31,9 +31,9 @@ def call_nodes(before: Any, after: Any, origins: Origins) -> list[tuple[str, tup
 
 
 def region_function(module: Any) -> Any:
-    """Return the function that calls the kernels: `region` where `main` only computes sizes."""
+    """Return the function that calls the kernels: `region` where `main` only computes sizes, a loop's trip."""
     names = {str(v.name_hint): f for v, f in module.functions.items() if isinstance(f, relax.Function)}
-    return names.get("region") or names["main"]
+    return names.get("region") or names.get("trip") or names["main"]
 
 
 def kernel_calls(function: Any) -> list[str]:

@@ -15,6 +15,8 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from hcomp.codegen.interpreted import interpreted_part, native_part, with_interpreted
+from hcomp.codegen.kernel_calls import with_drivers
 from hcomp.codegen.kernel_list import Calls, kernel_list, rules_of, works_of
 from hcomp.codegen.kernel_nodes import aligned, call_nodes, kernel_calls, region_function
 from hcomp.codegen.machine_code import interpreted, machine_code
@@ -78,11 +80,12 @@ def build_region(
                 rules = rules_of(module)
             kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
             with clock.stage("plan memory"):
+                module = with_drivers(with_interpreted(module))
                 module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
                 module = without_idle_calls(module, len(lowered.constants))
             with clock.stage("machine code"):
-                profiled = interpreted(module, target)
-                program, objects = machine_code(module, target)
+                profiled = interpreted(interpreted_part(module), target)
+                program, objects = machine_code(native_part(module), target)
     except (tvm.error.InternalError, ValueError, TypeError, RuntimeError, CodegenError) as error:
         if _is_interrupt(error):
             raise KeyboardInterrupt from error

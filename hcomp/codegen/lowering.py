@@ -150,6 +150,18 @@ class Lowering:
         own = TensorType(dtype_name(array.dtype), tuple(array.shape))
         self.values.setdefault(name, Value(own, array=array))
 
+    def anew(self) -> Lowering:
+        """Return the lowering of another function of the same module: it shares nothing but the kernels."""
+        found = Lowering(self.graph, self.rules, self.builder, self.sizes)
+        found._functions = self._functions
+        return found
+
+    def size_parameter(self) -> tuple[tuple[str, ...], list[Any]]:
+        """Return the symbols that a function takes as one shape behind its other parameters, and that parameter."""
+        symbols = self.unbound()
+        variables = [self.variable(s) for s in symbols]
+        return symbols, [relax.Var("sizes", relax.ShapeType(values=variables))] if symbols else []
+
     def type(self, name: str) -> TensorType:
         """Return the type of a value."""
         return self.values[name].type
@@ -254,6 +266,36 @@ class Lowering:
         variable = self.builder.add_func(function, str(call.args[0].name_hint))
         arguments = relax.Tuple([*guards, *call.args[1].fields])
         return self.builder.emit(relax.call_tir(variable, arguments, made.ty))
+
+
+def bind_inputs(lowering: Lowering) -> list[Expr]:
+    """Bind the graph's inputs to variables, and return these."""
+    variables = []
+    for value in lowering.graph.inputs:
+        own = tensor_type(value.type)
+        variable = relax.Var(identifier(value.name), lowering.relax_type(own))
+        lowering.values[value.name] = Value(own, variable)
+        variables.append(variable)
+    return variables
+
+
+def lower_nodes(lowering: Lowering) -> list[tuple[str, list[Expr]]]:
+    """Emit all nodes of the graph, in order, and return the label and the results of each.
+
+    Raises:
+        CodegenError: one has no rule.
+    """
+    found = []
+    for node in lowering.graph.nodes:
+        rule = lowering.rules.get(node.op)
+        if rule is None:
+            raise CodegenError(f"{node.label}: {node.op} has no lowering")
+        made = rule(lowering, node)
+        exprs = made if isinstance(made, tuple) else (made,)
+        for value, expr in zip(node.outputs, exprs, strict=True):
+            lowering.values[value.name] = Value(tensor_type(value.type), expr)
+        found.append((node.label, [lowering.values[v.name].expr for v in node.outputs]))
+    return found
 
 
 def _equal(a: Array, b: Array) -> bool:

@@ -17,6 +17,9 @@ from typing import Any, TypeAlias
 import tvm
 from tvm import relax, s_tir, tirx
 
+from hcomp.codegen.kernel_calls import DRIVER
+from hcomp.codegen.vm_loops import with_loops
+
 Module: TypeAlias = Any
 Function: TypeAlias = Any
 
@@ -50,7 +53,7 @@ def machine_code(module: Module, target: Any) -> tuple[bytes, tuple[bytes, ...]]
 
 
 def interpreted(module: Module, target: Any) -> bytes:
-    """Return the program of the same module for the VM's interpreter, which calls the same kernels.
+    """Return the program of a module for the VM's interpreter, which calls the same kernels.
 
     A profile times kernels one by one there: in native code nothing stands between them.
     """
@@ -82,7 +85,7 @@ def _side_by_side(build: Callable[[int], bytes], count: int) -> Sequence[bytes]:
 def _groups(functions: dict[Any, Function]) -> list[dict[Any, Function]]:
     """Deal functions into groups: the region's own, which call all others and are long, come first."""
     names = sorted(functions, key=lambda v: str(v.name_hint))
-    region = [v for v in names if str(v.name_hint).startswith("__vmtir__")]
+    region = [v for v in names if str(v.name_hint).startswith(("__vmtir__", DRIVER))]
     kernels = [v for v in names if v not in region]
     count = max(1, min(MOST_OBJECTS - 1, len(kernels) // KERNELS_AN_OBJECT))
     dealt = [kernels[start::count] for start in range(count)]
@@ -95,7 +98,7 @@ def _llvm(module: Module, called: Sequence[Any], target: Any) -> Any:
     module = tirx.transform.BindTarget(target.with_host(target))(module)
     module = tvm.transform.Sequential(_loop_passes())(module)
     for name, function in list(module.functions.items()):
-        module.update_func(name, _trusting(function))
+        module.update_func(name, with_loops(_trusting(function)))
     module = tvm.transform.Sequential([tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])(module)
     if called:
         module.update_func(tvm.ir.GlobalVar(_DECLARES), _declaring([str(v.name_hint) for v in called], target))

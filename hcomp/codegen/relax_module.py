@@ -13,10 +13,10 @@ from typing import Any
 
 from tvm import relax
 
-from hcomp.codegen.lowering import Array, Expr, Lowering, Rule, Value, identifier, tensor_type
+from hcomp.codegen.loop import TRIP, carried_count, lower_loop
+from hcomp.codegen.lowering import Array, Expr, Lowering, Rule, Value, bind_inputs, lower_nodes
 from hcomp.codegen.sizes import name_sizes
 from hcomp.dims import DimLike, symbol
-from hcomp.errors import CodegenError
 from hcomp.ir.graph import Graph, Node
 
 VIEWS = ("reshape", "expand_dims", "squeeze", "require")
@@ -46,7 +46,8 @@ def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Lower
     """Return the Relax module of a region.
 
     Args:
-        graph: the region as a closed graph: tensors of known rank, no subgraphs, no extern nodes.
+        graph: the region as a closed graph: tensors of known rank, no extern nodes; no subgraphs but
+            that of a loop, which is a region alone.
         rules: rows that replace those of the table, for a target with kernels of its own.
 
     Raises:
@@ -54,31 +55,33 @@ def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Lower
     """
     from hcomp.codegen.relax_table import LOWER
 
+    table = {**LOWER, **(rules or {})}
+    if any(node.op == "loop" for node in graph.nodes):
+        lowering, symbols, made = lower_loop(graph, table)
+        return _lowered(lowering, symbols, graph, _origins(lowering.builder.get()[TRIP], made))
     named, computed = name_sizes(graph)
-    lowering = Lowering(named, {**LOWER, **(rules or {})}, sizes=computed)
-    inputs = _inputs(lowering)
+    lowering = Lowering(named, table, sizes=computed)
+    inputs = bind_inputs(lowering)
     for constant in graph.constants:
         lowering.values[constant.name] = Value(constant.type, array=constant.array)
     builder = lowering.builder
     # Which constants and sizes become parameters is known only when all nodes are lowered.
-    made = []
     with builder.function("region"):
         with builder.dataflow():
-            for node in named.nodes:
-                _lower_node(lowering, node)
-                made.append((node.label, [lowering.values[v.name].expr for v in node.outputs]))
+            made = lower_nodes(lowering)
             results = [builder.emit_output(lowering.expr(name)) for name in graph.outputs]
-        sizes = lowering.unbound()
-        parameters = [*inputs, *(variable for variable, _ in lowering.packed.values())]
-        if sizes:
-            variables = [lowering.variable(s) for s in sizes]
-            parameters.append(relax.Var("sizes", relax.ShapeType(values=variables)))
+        sizes, shape = lowering.size_parameter()
+        parameters = [*inputs, *(variable for variable, _ in lowering.packed.values()), *shape]
         result = results[0] if len(results) == 1 else relax.Tuple(results)
         builder.emit_func_output(result, parameters)
     origins = _origins(builder.get()["region"], made)
     symbols = _entry(lowering, graph, [(s, computed.get(s, symbol(s))) for s in sizes])
+    return _lowered(lowering, symbols, graph, origins)
+
+
+def _lowered(lowering: Lowering, symbols: tuple[str, ...], graph: Graph, origins: Mapping[Any, str]) -> LoweredRegion:
     return LoweredRegion(
-        module=builder.get(),
+        module=lowering.builder.get(),
         constants=tuple((name, array) for name, (_, array) in lowering.packed.items()),
         symbols=symbols,
         fresh_outputs=_fresh(graph),
@@ -112,41 +115,16 @@ def _entry(lowering: Lowering, graph: Graph, sizes: Sequence[tuple[str, DimLike]
         module["main"] = function.with_attr("global_symbol", "main")
         return tuple(name for name, _ in sizes)
     outer = Lowering(graph, {}, lowering.builder)
-    arguments = _inputs(outer)
+    arguments = bind_inputs(outer)
     arguments += [outer.pack(name, array) for name, (_, array) in lowering.packed.items()]
     shape = relax.ShapeExpr([outer.dim(dim) for _, dim in sizes])
-    symbols = outer.unbound()
-    parameters = list(arguments)
-    if symbols:
-        variables = [outer.variable(s) for s in symbols]
-        parameters.append(relax.Var("sizes", relax.ShapeType(values=variables)))
+    symbols, parameter = outer.size_parameter()
     builder = lowering.builder
-    with builder.function("main", parameters):
+    with builder.function("main", [*arguments, *parameter]):
         builder.emit_func_output(builder.emit(relax.Call(region, [*arguments, shape])))
     # The region's function stays public: of a private one, FuseTIR replaces the shape parameter by its
     # sizes in the order of a hash table of addresses, and the artifact's bytes change from run to run.
     return symbols
-
-
-def _inputs(lowering: Lowering) -> list[Expr]:
-    """Bind the region's inputs and return their variables."""
-    variables = []
-    for value in lowering.graph.inputs:
-        own = tensor_type(value.type)
-        variable = relax.Var(identifier(value.name), lowering.relax_type(own))
-        lowering.values[value.name] = Value(own, variable)
-        variables.append(variable)
-    return variables
-
-
-def _lower_node(lowering: Lowering, node: Node) -> None:
-    rule = lowering.rules.get(node.op)
-    if rule is None:
-        raise CodegenError(f"{node.label}: {node.op} has no lowering")
-    made = rule(lowering, node)
-    exprs = made if isinstance(made, tuple) else (made,)
-    for value, expr in zip(node.outputs, exprs, strict=True):
-        lowering.values[value.name] = Value(tensor_type(value.type), expr)
 
 
 def _fresh(graph: Graph) -> tuple[bool, ...]:
@@ -157,6 +135,13 @@ def _fresh(graph: Graph) -> tuple[bool, ...]:
         root = name
         while (node := graph.producer.get(root)) is not None and node.op in VIEWS:
             root = node.inputs[0]
-        found.append(root in graph.producer and root not in taken)
+        # A loop's states may be what it was given: zero trips change nothing.
+        loop = graph.producer.get(root)
+        is_state = loop is not None and loop.op == "loop" and root not in _scans(loop)
+        found.append(root in graph.producer and root not in taken and not is_state)
         taken.add(root)
     return tuple(found)
+
+
+def _scans(loop: Node) -> set[str]:
+    return {v.name for v in loop.outputs[carried_count(loop) :]}

@@ -7,7 +7,7 @@ costs were computed for. Bodies of `if` and `loop` nodes have plans of their own
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -53,7 +53,8 @@ class Choice:
 class Region:
     """Nodes that run as one call on one device; `nodes` are indices into the graph, in order.
 
-    `inputs` and `outputs` are values of the graph (constants left out).
+    `inputs` and `outputs` are values of the graph (constants left out). A loop that is a region has the plan
+    of its body, as a control step has.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Region:
     outputs: tuple[str, ...]
     start: float = 0.0
     end: float = 0.0
+    bodies: Mapping[str, Plan] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -155,7 +157,7 @@ class Plan:
         """Yield this plan and those of all bodies."""
         yield self
         for step in self.steps:
-            if isinstance(step, Control):
+            if isinstance(step, Control | Region):
                 for body in step.bodies.values():
                     yield from body.walk()
 

@@ -40,9 +40,11 @@ def _step(plan: Plan, step: Step) -> Json:
     times = {"start_us": _us(step.start), "end_us": _us(step.end)}
     match step:
         case Region():
+            bodies = {name: plan_to_json(body) for name, body in step.bodies.items()}
             return {
                 "kind": "region", "name": step.name, "device": step.device, "executor": step.executor,
-                "inputs": list(step.inputs), "outputs": list(step.outputs), "nodes": len(step.nodes), **times,
+                "inputs": list(step.inputs), "outputs": list(step.outputs), "nodes": len(step.nodes),
+                **({"bodies": bodies} if bodies else {}), **times,
             }  # fmt: skip
         case Transfer():
             return {

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from hcomp.dims import is_symbol, symbols_of
 from hcomp.errors import PartitionError
 from hcomp.ir.graph import Graph
+from hcomp.ir.ops import CONTROL as CONTROL_OPS
 from hcomp.ir.types import TensorType, type_symbols
 from hcomp.options import DEFAULT_SIZE, refuse_sizes
 from hcomp.partition.assign import HOST_DEVICE, check_devices, choose
+from hcomp.partition.compiled_loops import compiled_loop
 from hcomp.partition.pins import Pin, check_pins
 from hcomp.partition.plan import (
     CONTROL,
@@ -69,8 +71,12 @@ def _plan(graph: Graph, targets: Mapping[str, Target], default: str, pins: Seque
     bodies = {
         index: {name: _plan(body, targets, default, pins, options) for name, body in node.graphs.items()}
         for index, node in enumerate(graph.nodes)
-        if node.op in ("if", "loop")
+        if node.op in CONTROL_OPS
     }
+    choices = tuple(
+        (node.op == "loop" and compiled_loop(graph, node, bodies[index]["body"])) or choices[index]
+        for index, node in enumerate(graph.nodes)
+    )
     steps = _Scheduler(graph, choices, targets, sizes, bodies).steps()
     devices = tuple(Device(n, t.kind, t.memory) for n, t in targets.items())
     if HOST_DEVICE not in targets:
@@ -154,7 +160,12 @@ class _Scheduler:
             self.made.append(Control(name, nodes[0], bodies, start, end))
         else:
             end = start + self._seconds(choice, nodes)
-            self.made.append(Region(name, choice.device, memory, choice.executor, nodes, inputs, outputs, start, end))
+            self.made.append(
+                Region(
+                    name, choice.device, memory, choice.executor, nodes, inputs, outputs, start, end,
+                    self.bodies.get(nodes[0], {}),
+                )
+            )  # fmt: skip
         self.busy[choice.device] = end
         for output in outputs:
             self.home[output] = memory

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from tvm_ffi import Tensor
 
 from hcomp.artifact.program import Loop
 from hcomp.artifact.types import TensorType, ValueType
+from hcomp.dims import Dim, DimLike, evaluate
 from hcomp.dtypes import numpy_dtype
 from hcomp.errors import RunError
 from hcomp.runtime.values import aligned_empty, aligned_number, to_array
@@ -30,8 +31,13 @@ def if_step(then_run: Run, else_run: Run, inputs: list[int], outputs: list[int])
     return act
 
 
-def loop_step(step: Loop, body: Run, inputs: list[int], outputs: list[int]) -> Action:
-    """Return a step that repeats a program; scans are stacked along a new first axis."""
+def loop_step(
+    step: Loop, body: Run, inputs: list[int], outputs: list[int], places: Mapping[str, tuple[int, int]]
+) -> Action:
+    """Return a step that repeats a program; scans are stacked along a new first axis.
+
+    `places` gives the slot and the axis of the scans' symbols, as far as any value has them.
+    """
     trip, condition = inputs[:2]
     carried, captured = inputs[2 : 2 + step.carried], inputs[2 + step.carried :]
     bounded, conditional = bool(step.inputs[0]), bool(step.inputs[1])
@@ -53,7 +59,11 @@ def loop_step(step: Loop, body: Run, inputs: list[int], outputs: list[int]) -> A
             for scan, value in zip(scans, results[1 + len(state) :], strict=True):
                 scan.append(value)
             done += 1
-        stacked = [_stack(values, name, type_) for values, (name, type_) in zip(scans, scan_types, strict=True)]
+        if done or not scans:
+            stacked = [_stack(values, name) for values, (name, _) in zip(scans, scan_types, strict=True)]
+        else:
+            sizes = {symbol: _shape(slots[i])[axis] for symbol, (i, axis) in places.items()}
+            stacked = [_empty_scan(name, type_, sizes) for name, type_ in scan_types]
         for i, value in zip(outputs, [*state, *stacked], strict=True):
             slots[i] = value
 
@@ -74,10 +84,8 @@ def _count(value: object) -> int:
     return int(array.reshape(-1)[0])
 
 
-def _stack(values: list[object], name: str, type_: ValueType | None) -> np.ndarray:
+def _stack(values: list[object], name: str) -> np.ndarray:
     """Return the values of one scan as one array."""
-    if not values:
-        return _empty_scan(name, type_)
     arrays = [to_array(value) for value in values]
     first = arrays[0]
     if any(array.shape != first.shape for array in arrays):
@@ -89,9 +97,26 @@ def _stack(values: list[object], name: str, type_: ValueType | None) -> np.ndarr
     return stacked
 
 
-def _empty_scan(name: str, type_: ValueType | None) -> np.ndarray:
-    """Return the result of no iteration: static dimensions stay, unknown ones are 0."""
+def _shape(value: object) -> Sequence[int]:
+    return value.shape if isinstance(value, Tensor) else to_array(value).shape
+
+
+def _empty_scan(name: str, type_: ValueType | None, sizes: Mapping[str, int]) -> np.ndarray:
+    """Return the result of no iteration: sizes that nobody knows are 0.
+
+    ONNX Runtime makes all sizes 0 that the model does not write as a number; what reads the result here
+    was compiled for the sizes that its type has.
+    """
     if not isinstance(type_, TensorType):
         raise RunError(f"no iteration was made, and the type of the scan output {name!r} is unknown")
-    inner = [dim if isinstance(dim, int) else 0 for dim in (type_.shape or (0,))[1:]]
+    inner = [_size(dim, sizes) for dim in (type_.shape or (0,))[1:]]
     return np.empty((0, *inner), numpy_dtype(type_.dtype))
+
+
+def _size(dim: DimLike, sizes: Mapping[str, int]) -> int:
+    if not isinstance(dim, Dim):
+        return dim
+    try:
+        return max(0, evaluate(dim, sizes)) if dim.symbols <= sizes.keys() else 0
+    except ZeroDivisionError:
+        return 0

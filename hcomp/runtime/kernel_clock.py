@@ -13,6 +13,7 @@ from hcomp.artifact.fields import Fields, as_integer, as_text, parse_json
 from hcomp.dims import Dim, DimLike, evaluate, is_symbol, parse_dim, symbols_of
 from hcomp.errors import ArtifactError, ParseError
 from hcomp.runtime.library import Buffer, tvm_function
+from hcomp.runtime.profiled_loop import provide_repeat
 from hcomp.runtime.vm import Watch
 
 RUN_IT, DONE = 0, 1
@@ -65,6 +66,7 @@ class KernelClock:
         Raises:
             ArtifactError: the list of kernels is damaged.
         """
+        provide_repeat()
         entries = read_kernels(listing, region)
         self.entries.update({(region, name): entry for name, entry in entries.items()})
         # What a call of the measuring itself takes: the function does next to nothing.

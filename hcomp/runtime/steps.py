@@ -6,7 +6,7 @@ by number. Nothing is looked up by name while a program runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hcomp.artifact.program import Copy, If, Launch, Loop, Program, Step
@@ -62,6 +62,9 @@ class _Numbering:
     def all(self, names: Sequence[str]) -> list[int]:
         return [self.of[name] for name in names]
 
+    def places(self, sizes: Mapping[str, tuple[str, int]]) -> dict[str, tuple[int, int]]:
+        return {name: (self.of[value], axis) for name, (value, axis) in sizes.items()}
+
 
 def compile_program(program: Program, resources: Resources) -> Code:
     """Return the program as closures, with its regions loaded.
@@ -78,10 +81,10 @@ def compile_program(program: Program, resources: Resources) -> Code:
         inputs = numbering.all(step.inputs)
         symbols = [(numbering.of[name], axis) for name, axis in step.symbols] if isinstance(step, Launch) else []
         outputs = [numbering.add(name) for name in step.outputs]
-        action, flags = _compile_step(step, program, resources, inputs, symbols, outputs)
+        sizes = numbering.places(step.sizes) if isinstance(step, Loop) else {}
+        action, flags = _compile_step(step, program, resources, inputs, symbols, outputs, sizes)
         if isinstance(step, Launch):
-            places = {name: (numbering.of[value], axis) for name, (value, axis) in step.sizes.items()}
-            action = _after_check(size_check(step.needs, places), action)
+            action = _after_check(size_check(step.needs, numbering.places(step.sizes)), action)
         fresh.update(zip(step.outputs, flags, strict=True))
         made.append(tuple(outputs))
         actions.append(_then_free(action, numbering.all(step.free)))
@@ -103,6 +106,7 @@ def _compile_step(
     inputs: list[int],
     symbols: list[tuple[int, int]],
     outputs: list[int],
+    sizes: Mapping[str, tuple[int, int]],
 ) -> tuple[Action, Sequence[bool]]:
     """Return the step's closure and which of its outputs are fresh memory."""
     match step:
@@ -121,7 +125,7 @@ def _compile_step(
         case Loop():
             body = compile_program(step.body, resources)
             # Zero iterations hand the carried inputs on.
-            return loop_step(step, body.run, inputs, outputs), [False] * step.carried + [True] * step.scans
+            return loop_step(step, body.run, inputs, outputs, sizes), [False] * step.carried + [True] * step.scans
     raise ArtifactError(f"unknown step {step}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -42,8 +43,17 @@ def build(graph: Graph, name: str, choices: Choices | None = None) -> BuiltRegio
     features, target = processor()
     clock = Stopwatch()
     with clock.stage("lower"):
-        lowered = lower_region(channels_last(graph), cpu_rules(features, choices))
+        lowered = lower_region(_laid_out(graph), cpu_rules(features, choices))
     return build_region(lowered, target, lambda module: schedule_module(module, features), name, clock)
+
+
+def _laid_out(graph: Graph) -> Graph:
+    """Return a region channels last, the body of a loop too."""
+    nodes = tuple(
+        replace(node, graphs={name: channels_last(body) for name, body in node.graphs.items()}) if node.graphs else node
+        for node in graph.nodes
+    )
+    return channels_last(graph if nodes == graph.nodes else replace(graph, nodes=nodes))
 
 
 def requirements() -> dict[str, Any]:

@@ -74,10 +74,12 @@ def _loop(c: NodeContext) -> Sequence[str]:
     body: GraphProto = c.required("body")
     carried = [c.input(i) for i in range(2, len(c.inputs))]
     names = [i.name for i in body.input]
+    # Both may be declared with the shape [1], and are of it then.
+    lists = [i.name for i in body.input[:2] if len(i.type.tensor_type.shape.dim) == 1]
 
     def convert(types: list[Type]) -> tuple[Scope, list[str]]:
         formals = [TensorType("int64", ()), TensorType("bool", ()), *types]
-        return convert_subgraph(c.scope, body, list(zip(names, formals, strict=True)))
+        return convert_subgraph(c.scope, body, list(zip(names, formals, strict=True)), lists=lists)
 
     settled = settle(c, [c.b.types[v] for v in carried], convert)
     trips = _trips(c, settled[0], settled[1][0], body)
