@@ -89,7 +89,7 @@ def match_contraction(stage: Stage) -> Contraction | None:
         return None
     if column in in_a:
         a, b, in_a, in_b = b, a, in_b, in_a
-    rows = _rows([v for v in spatial if v in in_a and v not in in_b], stage)
+    rows = tuple(v for v in spatial if v in in_a and v not in in_b and as_int(stage.extents[v]) != 1)
     batch = tuple(v for v in spatial if v is not column and v not in rows)
     dtype = str(stage.store.buffer.dtype)
     found = Contraction(
@@ -130,14 +130,6 @@ def _column(spatial: list[Any], stage: Stage, in_a: set[Any], in_b: set[Any]) ->
     wide = [v for v in spatial if as_int(stage.extents[v]) != 1]
     last = wide[-1] if wide else spatial[-1]
     return last if (last in in_a) != (last in in_b) else None
-
-
-def _rows(candidates: list[Any], stage: Stage) -> tuple[Any, ...]:
-    """Return the variables that can be flattened: dividing by a symbolic extent does not pay."""
-    wide = [v for v in candidates if as_int(stage.extents[v]) != 1]
-    symbolic = [k for k, v in enumerate(wide) if as_int(stage.extents[v]) is None]
-    first = max((k for k in symbolic if k > 0), default=0)
-    return tuple(wide[first:])
 
 
 def _worth_tiles(found: Contraction) -> bool:

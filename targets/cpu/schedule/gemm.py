@@ -28,6 +28,7 @@ from hcomp.targets.cpu.schedule.nest import (
     load,
     loads,
     loop,
+    opaque_let,
     register_buffer,
     seq,
     simple,
@@ -81,6 +82,9 @@ class _Variant:
         self.rows = found.row_count
         self.row_tiles = ceil_div(self.rows, tile.rows)
         self.done = buffer("done", [tile.rows * tile.columns], found.accumulator)
+        # Rows of several axes: dividing by a size that is not known takes long, so each tile does it once.
+        self.divides = any(as_int(found.extent(v)) is None for v in found.rows[1:])
+        self.places = buffer("places", [tile.rows * len(found.rows)], "int64")
         if found.packed is not None:
             panels = ceil_div(self.columns, found.packed)
             self.column_tiles = ceil_div(panels, tile.columns // found.packed)
@@ -215,7 +219,7 @@ class _Variant:
                 return store(sums[row], zero, at)
 
             out.append(self._lanes(clear, imm(v * tile.lanes)))
-        points = [self._row_point(outer, first_row + imm(r), out) for r in range(tile.rows)]
+        points = self._row_points(outer, first_row, out)
         out.append(self._accumulate(points, panel, sums))
         out.extend(self._finish(outer, first_row, sums))
         return seq(out)
@@ -233,6 +237,36 @@ class _Variant:
         indices = unravel(row, [self.found.extent(v) for v in rows])
         bound = {v: let(str(v.name), i, out) for v, i in zip(rows, indices, strict=True)}
         return {**outer, **bound}
+
+    def _kept_point(self, outer: dict[Any, Expr], row: Expr, out: list[Stmt]) -> dict[Any, Expr]:
+        """Return the point of row number `row` of the tile, as `_row_points` has kept it."""
+        rows = self.found.rows
+        kept = {v: load(self.places, row * imm(len(rows)) + imm(k)) for k, v in enumerate(rows)}
+        return {**outer, **{v: let(str(v.name), place, out) for v, place in kept.items()}}
+
+    def _row_points(self, outer: dict[Any, Expr], first: Expr, out: list[Stmt]) -> list[dict[Any, Expr]]:
+        """Return the point of each row of a tile, and keep their places for `_finish` where it takes a division."""
+        rows = self.found.rows
+        if not self.divides:
+            return [self._row_point(outer, first + imm(r), out) for r in range(self.tile.rows)]
+        out.append(tirx.AllocBuffer(self.places))
+        # TVM takes a divisor that is a plain size for one that may be zero.
+        extents = [opaque_let("extent", tirx.max(self.found.extent(v), imm(1)), out) for v in rows]
+        places = [opaque_let("place", place, out) for place in unravel(first, extents)]
+        points = [{**outer, **dict(zip(rows, places, strict=True))}]
+        for _ in range(1, self.tile.rows):
+            point, step = dict(points[-1]), imm(1)
+            for v in reversed(rows):
+                following = opaque_let(str(v.name), point[v] + step, out)
+                if v is not rows[0]:
+                    wraps = following >= self.found.extent(v)
+                    following = opaque_let(str(v.name), tirx.Select(wraps, imm(0), following), out)
+                    step = opaque_let("step", tirx.Select(wraps, step, imm(0)), out)
+                point[v] = following
+            points.append(point)
+        for r, point in enumerate(points):
+            out.extend(store(self.places, point[v], imm(r * len(rows) + k)) for k, v in enumerate(rows))
+        return points
 
     def _accumulate(self, points: list[dict[Any, Expr]], panel: Any, sums: list[Any]) -> Stmt:
         found, tile = self.found, self.tile
@@ -305,7 +339,9 @@ class _Variant:
         def row(body: Callable[[dict[Any, Expr], Expr], Stmt]) -> Stmt:
             def one(r: Expr) -> Stmt:
                 bound: list[Stmt] = []
-                point = self._row_point(outer, first_row + r, bound)
+                point = (
+                    self._kept_point(outer, r, bound) if self.divides else self._row_point(outer, first_row + r, bound)
+                )
                 return seq([*bound, body(point, r * imm(tile.columns))])
 
             return loop(imm(tile.rows), one, "r")
