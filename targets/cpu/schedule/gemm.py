@@ -58,7 +58,10 @@ def emit_contraction(found: Contraction, epilogue: Epilogue, cpu: CpuFeatures) -
     def filled(rows: int) -> Expr:
         return found.row_count >= imm(rows)
 
-    few = tirx.IfThenElse(filled(fewer), variant(fewer), variant(1))
+    # With few rows it is reading a weight that takes the time: each number of them has its own tile.
+    few = variant(1)
+    for rows in range(2 if found.packed else fewer, fewer + 1):
+        few = tirx.IfThenElse(filled(rows), variant(rows), few)
     return tirx.IfThenElse(tirx.And(filled(most), work(most) <= work(fewer)), variant(most), few)
 
 
