@@ -108,7 +108,9 @@ def test_windows_that_may_hang_over_the_end_can_be_none(device: str, size: int, 
 def test_sizes_that_are_always_enough_need_no_check() -> None:
     for shape in ([1, 1, 6, 6], IMAGE):
         program = hcomp.compile(model("Conv", shape, given=[weight(1, 1, 1, 1)], pads=[1, 1, 1, 1]))
-        assert not any(launch.needs for launch in program.session.manifest.program.launches())
+        needs = [need for launch in program.session.manifest.program.launches() for need in launch.needs]
+        assert all("more than any memory holds" in need.problem for need in needs)
+        assert not (needs and shape != IMAGE)
 
 
 def test_a_need_of_a_size_that_nothing_gives_is_a_damaged_artifact() -> None:
@@ -144,3 +146,27 @@ def test_data_without_elements_gives_what_onnx_runtime_gives(empty: ModelProto) 
     (expected,) = session.run(None, {"x": x})
     (found,) = hcomp.compile(empty).run({"x": x}).values()
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+
+
+@pytest.mark.parametrize(
+    ("shape", "real", "op", "attributes"),
+    [
+        (["N", "M"], (1 << 59, 0), "Pad", {"pads": [0, 1, 0, 1]}),
+        (["N", 0], (1 << 60, 0), "ReduceSum", {"axes": [1], "keepdims": 1}),
+    ],
+)
+def test_sizes_whose_bytes_wrap_around(
+    shape: list[Any], real: tuple[int, ...], op: str, attributes: dict[str, Any]
+) -> None:
+    """Beside an axis of zero any size is possible, and results of 2^64 bytes would be taken for small ones."""
+    make = helper.make_tensor_value_info
+    inputs, nodes = ["x"], []
+    if op == "Pad":
+        nodes.append(helper.make_node("Constant", [], ["p"], value_ints=attributes.pop("pads")))
+        inputs.append("p")
+    nodes.append(helper.make_node(op, inputs, ["y"], name="big", **attributes))
+    graph = helper.make_graph(nodes, "g", [make("x", TensorProto.FLOAT, shape)], [make("y", TensorProto.FLOAT, None)])
+    program = hcomp.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)]))
+    with pytest.raises(RunError, match="more than any memory holds"):
+        program.run({"x": np.zeros(real, np.float32)})
+    assert program.run({"x": np.zeros((3, 0), np.float32)})["y"].size

@@ -1,4 +1,4 @@
-"""What a graph needs of its sizes and only run time can tell: no dimension may be below zero.
+"""What a graph needs of its sizes and only run time can tell: no dimension below zero, no result beyond all memory.
 
 A window larger than its input, or padding that cuts off more than there is, gives a negative size
 as soon as sizes are symbols. Memory and loops of such a size are nonsense, so it is refused before
@@ -18,6 +18,11 @@ from hcomp.ir.types import TensorType
 
 _UNKNOWN = "unknown_size"
 
+MOST_ELEMENTS = 1 << 44
+"""Of one result. Some thousand results of 16-byte elements then take less than 2**63 bytes together."""
+
+_MOST_TIMES = 1 << 14
+
 
 @dataclass(frozen=True)
 class Need:
@@ -35,7 +40,7 @@ def size_needs(graph: Graph) -> list[Need]:
     """Return what the nodes of `graph` (not of its subgraphs) need, each once, in their order."""
     found: dict[Dim, Need] = {}
     for node in graph.nodes:
-        for dim, problem in _of_node(graph, node):
+        for dim, problem in (*_of_node(graph, node), *_beyond_memory(graph, node)):
             if isinstance(dim, Dim) and _UNKNOWN not in symbols_of(dim):
                 found.setdefault(dim, Need(dim, node.label, f"{node.op}: {problem}"))
     return list(found.values())
@@ -63,6 +68,35 @@ def _unexplained(graph: Graph, node: Node) -> Iterator[tuple[DimLike, str]]:
             low = lower_bound(dim)
             if dim not in given and (low is None or low < 0):
                 yield dim, f"axis {axis} of its result would have {{{dim}}} elements"
+
+
+def _beyond_memory(graph: Graph, node: Node) -> Iterator[tuple[DimLike, str]]:
+    """Yield what is left of `MOST_ELEMENTS` by results that may be larger than the graph's inputs.
+
+    What is so many times an input, which is in memory, needs no check.
+    """
+    there = [_elements(_shape(graph, value.name)) for value in graph.inputs]
+    for value in node.outputs:
+        shape = _shape(graph, value.name)
+        elements = _elements(shape)
+        if isinstance(elements, Dim) and not any(_is_multiple(elements, other) for other in there):
+            sizes = " x ".join(f"{{{dim}}}" for dim in shape)
+            yield MOST_ELEMENTS - elements, f"its result would have {sizes} elements, more than any memory holds"
+
+
+def _elements(shape: tuple[DimLike, ...]) -> DimLike:
+    total: DimLike = 1
+    for dim in shape:
+        total = total * dim
+    return total
+
+
+def _is_multiple(elements: Dim, other: DimLike) -> bool:
+    """Return whether `elements` is a product of the same symbols as `other`, and not many times as much."""
+    if not isinstance(other, Dim) or len(elements.terms) != 1 or len(other.terms) != 1:
+        return False
+    ((own, factor),), ((symbols, divisor),) = elements.terms, other.terms
+    return own == symbols and factor <= _MOST_TIMES * divisor
 
 
 def _shape(graph: Graph, name: str) -> tuple[DimLike, ...]:
