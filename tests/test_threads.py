@@ -32,7 +32,9 @@ FAILS = 1000
 def kernel() -> Any:
     """Return count(numbers): adds 1 to each number in parallel, but not to FAILS."""
     cpu, target = processor()
-    load_thread_pool(thread_pool_object(cpu.triple))
+    # The kernel is a small one, and is to be shared all the same but for one test.
+    little = int(os.environ.get("LITTLE", "0"))
+    load_thread_pool(thread_pool_object(cpu.triple, little))
     size, i = tirx.Var("n", "int64"), tirx.Var("i", "int64")
     numbers = tirx.decl_buffer([size], "int64", "numbers")
     at = tirx.BufferLoad(numbers, [i])
@@ -134,6 +136,34 @@ def test_threads_of_a_process(code: str, said: str) -> None:
         [sys.executable, "-c", COMMON + code], capture_output=True, text=True, env=environment, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr
+
+
+ONCE = """
+use_threads(3)
+assert (counted(np.zeros(1000, np.int64), 900) == 900).all()
+numbers = np.zeros(1000, np.int64)
+numbers[700] = 1000
+try:
+    counted(numbers)
+except Exception as error:
+    print("full" in str(error), end=" ")
+kernel_switches = lambda: sum(
+    int(line.split()[1]) for task in os.listdir("/proc/self/task")
+    for line in open(f"/proc/self/task/{task}/status") if line.startswith("voluntary_ctxt")
+)
+before = kernel_switches()
+counted(np.zeros(1000, np.int64), 900)
+few = kernel_switches() - before < 200
+print(few, (counted(np.zeros(3_000_000, np.int64), 3) == 3).all(), tasks() - before_tasks)
+"""
+
+
+def test_a_loop_that_is_short_is_not_shared() -> None:
+    """Until its sizes are large: what it took the last time decides."""
+    code = COMMON.replace("before = tasks()", "before_tasks = tasks()") + ONCE
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LITTLE": "1000000"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["True", "True", "True", "2"]), done.stderr
 
 
 def test_there_is_a_pool_for_every_architecture() -> None:

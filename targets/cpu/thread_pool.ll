@@ -8,7 +8,8 @@
 ;   - who waits spins for some microseconds, then sleeps: no core is kept from others;
 ;   - a worker that last ran where the caller runs is sent elsewhere: Linux wakes it there, idle cores or not;
 ;   - each calling thread has its own number of threads; callers at the same time have pools of their own;
-;   - where there is one thread, or no pool is free, the caller does all parts by itself.
+;   - where there is one thread, or no pool is free, the caller does all parts by itself; so it does where a
+;     loop took it less than waking others takes, the last time: sizes that are not known may be small.
 ;
 ; word, the state of a pool, changes as a whole:
 ;   bits 32-63  the launch's number, on which idle workers sleep
@@ -29,6 +30,8 @@ target triple = "$TRIPLE"
 @pools = internal global [$POOLS x %pool] zeroinitializer, align 64
 @workers = internal global [$POOLS x [$MOST_WORKERS x %worker]] zeroinitializer, align 64
 @key = internal global i32 0
+; By a loop's address, the loop and the nanoseconds that one thread takes for it.
+@lasts = internal global [256 x { ptr, i64 }] zeroinitializer, align 64
 @symbol = private constant [27 x i8] c"__TVMBackendParallelLaunch\00"
 @kind = private constant [13 x i8] c"RuntimeError\00"
 @reason = private constant [52 x i8] c"a part of a parallel loop failed and gave no reason\00"
@@ -44,8 +47,20 @@ declare i32 @pthread_join(i64, ptr)
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
+declare i32 @clock_gettime(i32, ptr)
 declare i64 @syscall(i64, ...)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+
+define internal i64 @now() {
+  %time = alloca { i64, i64 }
+  %error = call i32 @clock_gettime(i32 1, ptr %time)
+  %rest.at = getelementptr { i64, i64 }, ptr %time, i32 0, i32 1
+  %seconds = load i64, ptr %time
+  %rest = load i64, ptr %rest.at
+  %whole = mul i64 %seconds, 1000000000
+  %all = add i64 %whole, %rest
+  ret i64 %all
+}
 
 define internal void @sleep(ptr %address, i32 %expected) {
   %r = call i64 (i64, ...) @syscall(i64 $FUTEX, ptr %address, i32 128, i32 %expected, ptr null, ptr null, i32 0)
@@ -57,8 +72,8 @@ define internal void @wake(ptr %address, i32 %most) {
   ret void
 }
 
-; Claim parts until there are none, or one fails.
-define internal void @work(ptr %pool) {
+; Claim parts until there are none, or one fails. Returns how many there were.
+define internal i32 @work(ptr %pool) {
 entry:
   %env = alloca %environment
   %next = getelementptr %pool, ptr %pool, i32 0, i32 3
@@ -73,12 +88,14 @@ entry:
   store i32 %count, ptr %env.count
   br label %claim
 claim:
+  %done = phi i32 [ 0, %entry ], [ %more, %run ]
   %number = atomicrmw add ptr %next, i32 1 monotonic
   %there = icmp ult i32 %number, %count
   br i1 %there, label %run, label %end
 run:
   %status = call i32 %part(i32 %number, ptr %env, ptr %data)
   %fine = icmp eq i32 %status, 0
+  %more = add i32 %done, 1
   br i1 %fine, label %claim, label %failed
 failed:
   %failed.at = getelementptr %pool, ptr %pool, i32 0, i32 8
@@ -86,7 +103,7 @@ failed:
   store atomic i32 %count, ptr %next monotonic, align 4
   br label %end
 end:
-  ret void
+  ret i32 %done
 }
 
 ; Note where the worker runs.
@@ -134,7 +151,7 @@ busy:
   %upper = lshr i64 %word, 32
   %seen.now = trunc i64 %upper to i32
   call void @seen(ptr %self)
-  call void @work(ptr %pool)
+  %parts = call i32 @work(ptr %pool)
   %before = atomicrmw sub ptr %pool, i64 1 acq_rel
   %after = sub i64 %before, 1
   %others = and i64 %after, 65535
@@ -294,7 +311,15 @@ end:
   ret void
 }
 
-define internal i32 @together(ptr %pool, i32 %helpers, ptr %part, ptr %data, i32 %count) {
+; Note what a loop takes one thread.
+define internal void @note(ptr %last, ptr %part, i64 %time) {
+  %time.at = getelementptr { ptr, i64 }, ptr %last, i32 0, i32 1
+  store atomic ptr %part, ptr %last monotonic, align 8
+  store atomic i64 %time, ptr %time.at monotonic, align 8
+  ret void
+}
+
+define internal i32 @together(ptr %pool, i32 %helpers, ptr %part, ptr %data, i32 %count, ptr %last) {
 entry:
   %sleeping = getelementptr %pool, ptr %pool, i32 0, i32 1
   %launch.at = getelementptr i8, ptr %pool, i64 4
@@ -324,13 +349,26 @@ call:
   call void @wake(ptr %launch.at, i32 %helpers)
   br label %help
 help:
-  call void @work(ptr %pool)
+  %begun = call i64 @now()
+  %own = call i32 @work(ptr %pool)
+  %ended = call i64 @now()
+  %none.own = icmp eq i32 %own, 0
+  br i1 %none.own, label %close, label %measure
+measure:
+  %time = sub i64 %ended, %begun
+  %parts = zext i32 %count to i64
+  %own.wide = zext i32 %own to i64
+  %scaled = mul i64 %time, %parts
+  %alone = udiv i64 %scaled, %own.wide
+  call void @note(ptr %last, ptr %part, i64 %alone)
+  br label %close
+close:
   %closing = atomicrmw and ptr %pool, i64 -2147483649 acq_rel
   %inside = and i64 %closing, 65535
   %all = icmp eq i64 %inside, 0
   br i1 %all, label %over, label %spin
 spin:
-  %spins = phi i32 [ $SPINS, %help ], [ %fewer, %again ]
+  %spins = phi i32 [ $SPINS, %close ], [ %fewer, %again ]
   %seen = load atomic i64, ptr %pool acquire, align 8
   %busy = and i64 %seen, 65535
   %none = icmp eq i64 %busy, 0
@@ -365,12 +403,31 @@ entry:
   %given = icmp ne i32 %asked, 0
   %one = select i1 %given, i32 %asked, i32 1
   %several = icmp ugt i32 %threads, 1
-  br i1 %several, label %find, label %single
+  br i1 %several, label %look, label %single
+look:
+  %address = ptrtoint ptr %part to i64
+  %line = lshr i64 %address, 4
+  %number = and i64 %line, 255
+  %last = getelementptr [256 x { ptr, i64 }], ptr @lasts, i64 0, i64 %number
+  %whose = load atomic ptr, ptr %last monotonic, align 8
+  %time.at = getelementptr { ptr, i64 }, ptr %last, i32 0, i32 1
+  %time = load atomic i64, ptr %time.at monotonic, align 8
+  %same = icmp eq ptr %whose, %part
+  %little = icmp ult i64 %time, $LITTLE
+  %short = and i1 %same, %little
+  br i1 %short, label %quick, label %find
+quick:
+  %begun = call i64 @now()
+  %quick.result = call i32 @alone(ptr %part, ptr %data, i32 %one)
+  %ended = call i64 @now()
+  %took = sub i64 %ended, %begun
+  call void @note(ptr %last, ptr %part, i64 %took)
+  ret i32 %quick.result
 single:
   %result = call i32 @alone(ptr %part, ptr %data, i32 %one)
   ret i32 %result
 find:
-  %index = phi i32 [ 0, %entry ], [ %following, %other ]
+  %index = phi i32 [ 0, %look ], [ %following, %other ]
   %pool = getelementptr [$POOLS x %pool], ptr @pools, i32 0, i32 %index
   %taken = getelementptr %pool, ptr %pool, i32 0, i32 10
   %try = cmpxchg ptr %taken, i32 0, i32 1 acquire monotonic
@@ -388,7 +445,7 @@ run:
   call void @spread(i32 %index, i32 %wanted)
   %many = mul i32 %threads, $PARTS
   %count = select i1 %given, i32 %asked, i32 %many
-  %failed = call i32 @together(ptr %pool, i32 %wanted, ptr %part, ptr %data, i32 %count)
+  %failed = call i32 @together(ptr %pool, i32 %wanted, ptr %part, ptr %data, i32 %count, ptr %last)
   store atomic i32 0, ptr %taken release, align 4
   %fine = icmp eq i32 %failed, -1
   br i1 %fine, label %good, label %repeat

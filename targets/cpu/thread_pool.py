@@ -28,10 +28,17 @@ each thread. SPINS: looks before a thread sleeps, 3 to 10 us. A network of 60 lo
 than without, where it has the cores to itself; with 2000 it was slower beside a busy process.
 """
 
+LITTLE = 10_000
+"""Waking a thread takes some microseconds: below so many nanoseconds of work it does not pay."""
+
 
 @cache
-def thread_pool_object(triple: str) -> bytes:
+def thread_pool_object(triple: str, little: int = LITTLE) -> bytes:
     """Return the object file for an LLVM target triple.
+
+    Args:
+        triple: its first part names the architecture.
+        little: nanoseconds of one thread below which a loop is not worth others.
 
     Raises:
         CodegenError: there is none for this architecture.
@@ -39,7 +46,7 @@ def thread_pool_object(triple: str) -> bytes:
     system = SYSTEMS.get(triple.partition("-")[0])
     if system is None:
         raise CodegenError(f"threads: expected a processor of {', '.join(SYSTEMS)}, found the target triple {triple}")
-    text = Template(SOURCE.read_text()).substitute(system, **SIZES, TRIPLE=triple)
+    text = Template(SOURCE.read_text()).substitute(system, **SIZES, TRIPLE=triple, LITTLE=str(little))
     with TemporaryDirectory(prefix="hcomp-") as folder:
         source, made = Path(folder, "pool.ll"), Path(folder, "pool.o")
         source.write_text(text)
