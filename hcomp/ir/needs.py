@@ -8,7 +8,7 @@ what to say; any other dimension that could be negative is named as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hcomp.dims import Dim, DimLike, lower_bound, symbol, symbols_of
@@ -37,13 +37,33 @@ class Need:
 
 
 def size_needs(graph: Graph) -> list[Need]:
-    """Return what the nodes of `graph` (not of its subgraphs) need, each once, in their order."""
+    """Return what the nodes of `graph` need, each once, in their order; of subgraphs what concerns memory."""
+    return _each_once([*axis_needs(graph), *_memory_needs(graph)])
+
+
+def axis_needs(graph: Graph) -> list[Need]:
+    """Return what keeps every dimension from being below zero, of the nodes of `graph` but not of its subgraphs."""
+    return _each_once(need for node in graph.nodes for need in _needs(node, _of_node(graph, node)))
+
+
+def _each_once(needs: Iterable[Need]) -> list[Need]:
     found: dict[Dim, Need] = {}
-    for node in graph.nodes:
-        for dim, problem in (*_of_node(graph, node), *_beyond_memory(graph, node)):
-            if isinstance(dim, Dim) and _UNKNOWN not in symbols_of(dim):
-                found.setdefault(dim, Need(dim, node.label, f"{node.op}: {problem}"))
+    for need in needs:
+        found.setdefault(need.dim, need)
     return list(found.values())
+
+
+def _needs(node: Node, found: Iterable[tuple[DimLike, str]]) -> Iterator[Need]:
+    for dim, problem in found:
+        if isinstance(dim, Dim) and _UNKNOWN not in symbols_of(dim):
+            yield Need(dim, node.label, f"{node.op}: {problem}")
+
+
+def _memory_needs(graph: Graph) -> Iterator[Need]:
+    for node in graph.nodes:
+        yield from _needs(node, _beyond_memory(graph, node))
+        for body in node.graphs.values():
+            yield from _memory_needs(body)
 
 
 def _of_node(graph: Graph, node: Node) -> list[tuple[DimLike, str]]:

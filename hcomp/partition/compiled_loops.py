@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hcomp.dims import is_symbol, symbols_of
 from hcomp.ir.graph import Graph, Node
-from hcomp.ir.needs import size_needs
+from hcomp.ir.needs import axis_needs
 from hcomp.ir.types import Shape, TensorType, Type
 from hcomp.partition.plan import VM, Choice, Plan, Region
 
@@ -17,7 +17,7 @@ def compiled_loop(graph: Graph, node: Node, body: Plan) -> Choice | None:
     """
     if len(body.steps) != 1 or not isinstance(region := body.steps[0], Region) or region.executor != VM:
         return None
-    if region.bodies or not _types_stay(graph, node) or size_needs(body.graph):
+    if region.bodies or not _types_stay(graph, node) or axis_needs(body.graph):
         return None
     reason = f"all of its body runs on {region.device}, so its code repeats it"
     return Choice(region.device, VM, reason, body.seconds)
