@@ -10,7 +10,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import hcomp
+from hcomp.artifact.program import Need
+from hcomp.dims import parse_dim
 from hcomp.errors import ArtifactError, RunError
+from hcomp.runtime.sizes import size_check
 
 DEVICES = ("cpu", "null")
 
@@ -170,3 +173,11 @@ def test_sizes_whose_bytes_wrap_around(
     with pytest.raises(RunError, match="more than any memory holds"):
         program.run({"x": np.zeros(real, np.float32)})
     assert program.run({"x": np.zeros((3, 0), np.float32)})["y"].size
+
+
+@pytest.mark.parametrize("value", [np.zeros((2, 3)), [1, 2]])
+def test_a_manifest_that_asks_for_an_axis_that_is_not_there(value: Any) -> None:
+    check = size_check([Need(parse_dim("h - 5"), "cv", "{h} is too small")], {"h": (0, 2)})
+    assert check is not None
+    with pytest.raises(RunError, match="asks for a size on an axis that a value does not have"):
+        check([value])

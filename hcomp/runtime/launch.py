@@ -81,8 +81,8 @@ def _kernel_step(step: Launch, region: KernelRegion, inputs: list[int], symbols:
             if not isinstance(value, Tensor):
                 # Kept in the slot, so that the next region need not convert it again.
                 arguments[k] = slots[inputs[k]] = _as_tensor(step, k, value)
-        sizes = [slots[i].shape[axis] for i, axis in symbols] if symbols else None  # type: ignore[attr-defined]
         try:
+            sizes = [slots[i].shape[axis] for i, axis in symbols] if symbols else None  # type: ignore[attr-defined]
             result = region(arguments, sizes)
         except Exception as error:  # generated code raises what its kernels ask for
             raise failed(step, error) from error
@@ -108,8 +108,8 @@ def _host_step(
 
     def act(slots: list[object]) -> None:
         arguments = [to_host(slots[i]) for i in inputs]
-        sizes = [int(slots[i].shape[axis]) for i, axis in symbols]  # type: ignore[attr-defined]
         try:
+            sizes = [int(slots[i].shape[axis]) for i, axis in symbols]  # type: ignore[attr-defined]
             results = region([*arguments, *constants], sizes)
         except Exception as error:  # numpy and ONNX Runtime raise errors of many classes
             raise failed(step, error) from error

@@ -33,12 +33,15 @@ def size_check(needs: Sequence[Need], places: Mapping[str, tuple[int, int]]) -> 
     passed: set[Any] = set()
 
     def check(values: Sequence[Any]) -> None:
-        # One value has all the symbols, mostly: then its shape is the key as it is.
-        key = values[only].shape if only is not None else tuple([values[i].shape for i in slots])
-        if key in passed:
-            return
-        shapes = [key] if only is not None else key
-        sizes = {name: int(shapes[i][axis]) for name, (i, axis) in at.items()}
+        try:
+            # One value has all the symbols, mostly: then its shape is the key as it is.
+            key = values[only].shape if only is not None else tuple([values[i].shape for i in slots])
+            if key in passed:
+                return
+            shapes = [key] if only is not None else key
+            sizes = {name: int(shapes[i][axis]) for name, (i, axis) in at.items()}
+        except (IndexError, AttributeError):
+            raise RunError("the artifact asks for a size on an axis that a value does not have") from None
         for need in needs:
             if not _holds(need, sizes):
                 raise _error(need, sizes)
