@@ -21,6 +21,7 @@ import numpy as np
 
 import hcomp
 from hcomp.errors import HcompError
+from hcomp.program import Program
 from hcomp.testing import assert_close
 
 LIMIT = 1.10
@@ -30,7 +31,7 @@ ROUND_SECONDS = 0.01
 Arrays = dict[str, np.ndarray]
 
 
-def exact_shapes(program: hcomp.Program, arrays: Arrays) -> dict[str, list[int]]:
+def exact_shapes(program: Program, arrays: Arrays) -> dict[str, list[int]]:
     """Return the arrays' shapes for the inputs that have free sizes."""
     found = {}
     for spec in program.session.inputs:
@@ -40,7 +41,7 @@ def exact_shapes(program: hcomp.Program, arrays: Arrays) -> dict[str, list[int]]
     return found
 
 
-def measure(programs: tuple[hcomp.Program, hcomp.Program], arrays: Arrays) -> tuple[float, float, float]:
+def measure(programs: tuple[Program, Program], arrays: Arrays) -> tuple[float, float, float]:
     """Return the best time of each program, in microseconds, and the median ratio of the pairs."""
     start = time.perf_counter()
     programs[0].run(arrays)
