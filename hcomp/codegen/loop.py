@@ -28,7 +28,7 @@ from tvm import relax, tirx
 from hcomp.codegen.interpreted import ENTRY, INTERPRETED_ENTRY
 from hcomp.codegen.kernel import Kernel
 from hcomp.codegen.loop_buffers import ROWS, Buffers
-from hcomp.codegen.lowering import Expr, Lowering, Rule, Value, bind_inputs, lower_nodes, tensor_type
+from hcomp.codegen.lowering import Expr, Lowering, Rule, bind_inputs, lower_nodes, tensor_type
 from hcomp.codegen.sizes import name_sizes
 from hcomp.codegen.vm_loops import BEGIN, END
 from hcomp.dims import DimLike, symbol
@@ -123,7 +123,6 @@ class _Loop:
         named, computed = name_sizes(whole)
         lowering = Lowering(named, self.rules, self.builder, sizes=computed)
         inputs = bind_inputs(lowering)
-        lowering.values.update((c.name, Value(c.type, array=c.array)) for c in named.constants)
         with self.builder.function(TRIP):
             with self.builder.dataflow():
                 nodes = lower_nodes(lowering)
@@ -154,7 +153,6 @@ class _Loop:
     def entry(self, name: str, main: Lowering, trip: _Trip, repeat: Repeat) -> tuple[str, ...]:
         """Make an entry of the region, and return its symbols."""
         inputs = bind_inputs(main)
-        main.values.update((c.name, Value(c.type, array=c.array)) for c in self.graph.constants)
         with self.builder.function(name, pure=False):
             number, states, buffers = repeat(self.builder, self._given(main, trip))
             results = [*states, *self.buffers.filled(main, number, buffers)]

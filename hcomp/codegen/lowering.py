@@ -269,13 +269,14 @@ class Lowering:
 
 
 def bind_inputs(lowering: Lowering) -> list[Expr]:
-    """Bind the graph's inputs to variables, and return these."""
+    """Bind the graph's inputs to variables, and its constants to their arrays; return the variables."""
     variables = []
     for value in lowering.graph.inputs:
         own = tensor_type(value.type)
         variable = relax.Var(identifier(value.name), lowering.relax_type(own))
         lowering.values[value.name] = Value(own, variable)
         variables.append(variable)
+    lowering.values.update((c.name, Value(c.type, array=c.array)) for c in lowering.graph.constants)
     return variables
 
 

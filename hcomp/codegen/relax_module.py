@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax
 
 from hcomp.codegen.loop import TRIP, carried_count, lower_loop
-from hcomp.codegen.lowering import Array, Expr, Lowering, Rule, Value, bind_inputs, lower_nodes
+from hcomp.codegen.lowering import Array, Expr, Lowering, Rule, bind_inputs, lower_nodes
 from hcomp.codegen.sizes import name_sizes
 from hcomp.dims import DimLike, symbol
 from hcomp.ir.graph import Graph, Node
@@ -62,8 +62,6 @@ def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Lower
     named, computed = name_sizes(graph)
     lowering = Lowering(named, table, sizes=computed)
     inputs = bind_inputs(lowering)
-    for constant in graph.constants:
-        lowering.values[constant.name] = Value(constant.type, array=constant.array)
     builder = lowering.builder
     # Which constants and sizes become parameters is known only when all nodes are lowered.
     with builder.function("region"):

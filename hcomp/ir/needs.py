@@ -95,23 +95,16 @@ def _beyond_memory(graph: Graph, node: Node) -> Iterator[tuple[DimLike, str]]:
 
     What is so many times an input, which is in memory, needs no check.
     """
-    there = [_elements(_shape(graph, value.name)) for value in graph.inputs]
+    there = [kind.elements() for v in graph.inputs if isinstance(kind := v.type, TensorType)]
     for value in node.outputs:
-        shape = _shape(graph, value.name)
-        elements = _elements(shape)
+        kind = graph.types[value.name]
+        elements = kind.elements() if isinstance(kind, TensorType) else None
         if isinstance(elements, Dim) and not any(_is_multiple(elements, other) for other in there):
-            sizes = " x ".join(f"{{{dim}}}" for dim in shape)
+            sizes = " x ".join(f"{{{dim}}}" for dim in _shape(graph, value.name))
             yield MOST_ELEMENTS - elements, f"its result would have {sizes} elements, more than any memory holds"
 
 
-def _elements(shape: tuple[DimLike, ...]) -> DimLike:
-    total: DimLike = 1
-    for dim in shape:
-        total = total * dim
-    return total
-
-
-def _is_multiple(elements: Dim, other: DimLike) -> bool:
+def _is_multiple(elements: Dim, other: DimLike | None) -> bool:
     """Return whether `elements` is a product of the same symbols as `other`, and not many times as much."""
     if not isinstance(other, Dim) or len(elements.terms) != 1 or len(other.terms) != 1:
         return False

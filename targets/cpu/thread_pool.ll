@@ -72,10 +72,18 @@ define internal void @wake(ptr %address, i32 %most) {
   ret void
 }
 
+define internal i32 @run(ptr %part, ptr %data, i32 %number, i32 %count) {
+  %env = alloca %environment
+  store ptr null, ptr %env
+  %env.count = getelementptr %environment, ptr %env, i32 0, i32 1
+  store i32 %count, ptr %env.count
+  %status = call i32 %part(i32 %number, ptr %env, ptr %data)
+  ret i32 %status
+}
+
 ; Claim parts until there are none, or one fails. Returns how many there were.
 define internal i32 @work(ptr %pool) {
 entry:
-  %env = alloca %environment
   %next = getelementptr %pool, ptr %pool, i32 0, i32 3
   %part.at = getelementptr %pool, ptr %pool, i32 0, i32 5
   %data.at = getelementptr %pool, ptr %pool, i32 0, i32 6
@@ -83,9 +91,6 @@ entry:
   %part = load ptr, ptr %part.at
   %data = load ptr, ptr %data.at
   %count = load i32, ptr %count.at
-  store ptr null, ptr %env
-  %env.count = getelementptr %environment, ptr %env, i32 0, i32 1
-  store i32 %count, ptr %env.count
   br label %claim
 claim:
   %done = phi i32 [ 0, %entry ], [ %more, %run ]
@@ -93,7 +98,7 @@ claim:
   %there = icmp ult i32 %number, %count
   br i1 %there, label %run, label %end
 run:
-  %status = call i32 %part(i32 %number, ptr %env, ptr %data)
+  %status = call i32 @run(ptr %part, ptr %data, i32 %number, i32 %count)
   %fine = icmp eq i32 %status, 0
   %more = add i32 %done, 1
   br i1 %fine, label %claim, label %failed
@@ -206,14 +211,10 @@ define internal i1 @joinable(i64 %word, i32 %seen) {
 ; All parts in the calling thread.
 define internal i32 @alone(ptr %part, ptr %data, i32 %count) {
 entry:
-  %env = alloca %environment
-  store ptr null, ptr %env
-  %env.count = getelementptr %environment, ptr %env, i32 0, i32 1
-  store i32 %count, ptr %env.count
   br label %run
 run:
   %number = phi i32 [ 0, %entry ], [ %following, %fine ]
-  %status = call i32 %part(i32 %number, ptr %env, ptr %data)
+  %status = call i32 @run(ptr %part, ptr %data, i32 %number, i32 %count)
   %good = icmp eq i32 %status, 0
   br i1 %good, label %fine, label %end
 fine:
@@ -395,7 +396,6 @@ over:
 
 define internal i32 @launch(ptr %part, ptr %data, i32 %asked) {
 entry:
-  %env = alloca %environment
   %key = load i32, ptr @key
   %held = call ptr @pthread_getspecific(i32 %key)
   %wide = ptrtoint ptr %held to i64
@@ -451,10 +451,7 @@ run:
   br i1 %fine, label %good, label %repeat
 repeat:
   ; A message belongs to the thread in which it arose: once more, here.
-  store ptr null, ptr %env
-  %env.count = getelementptr %environment, ptr %env, i32 0, i32 1
-  store i32 %count, ptr %env.count
-  %status = call i32 %part(i32 %failed, ptr %env, ptr %data)
+  %status = call i32 @run(ptr %part, ptr %data, i32 %failed, i32 %count)
   %told = icmp ne i32 %status, 0
   br i1 %told, label %bad, label %untold
 untold:

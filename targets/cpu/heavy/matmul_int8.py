@@ -29,6 +29,7 @@ from hcomp.targets.cpu.schedule.nest import (
     ceil_div,
     flat_view,
     imm,
+    imm32,
     let,
     load,
     load_vector,
@@ -118,12 +119,16 @@ class _Loops:
         x, y = flat_view(self.x, out), flat_view(self.y, out)
         known = as_int(self.rows)
         heavy = known is None or 2 * known * self.depth * self.width >= GRAIN_OPERATIONS
-        one = self._by_halves if self.halves else self._by_pairs
+
+        def tiles(rows: int) -> Stmt:
+            if rows == 1 and self.halves:
+                return self._by_halves(x, y, parallel=heavy)
+            return self._by_pairs(x, y, rows, parallel=heavy)
+
         if known is None:
-            many = self._by_pairs(x, y, ROWS, parallel=heavy)
-            out.append(tirx.IfThenElse(self.rows >= imm(ROWS), many, one(x, y, 1, parallel=heavy)))
+            out.append(tirx.IfThenElse(self.rows >= imm(ROWS), tiles(ROWS), tiles(1)))
         else:
-            out.append((one if known == 1 else self._by_pairs)(x, y, min(known, ROWS), parallel=heavy))
+            out.append(tiles(min(known, ROWS)))
         func = tirx.PrimFunc([self.x, self.weight, self.y], seq(out))
         # 8 is Relax's opaque pattern: nothing is fused into hand-written loops.
         return func.with_attr("tirx.noalias", True).with_attr("op_pattern", 8)
@@ -185,13 +190,12 @@ class _Loops:
         columns = panel * imm(COLUMNS) + vector * imm(LANES)
         for r, parts in enumerate(sums):
             both = [load_vector(part, LANES, 0) for part in parts]
-            even, odd = (tirx.Shuffle(both, [_int32(2 * lane + n) for lane in range(LANES)]) for n in (0, 1))
+            even, odd = (tirx.Shuffle(both, [imm32(2 * lane + n) for lane in range(LANES)]) for n in (0, 1))
             out.append(self._kept(y, first + imm(r), columns, even + odd))
         return seq(out)
 
-    def _by_halves(self, x: Expr, y: Expr, rows: int, *, parallel: bool) -> Stmt:
+    def _by_halves(self, x: Expr, y: Expr, *, parallel: bool) -> Stmt:
         """Return the product row by row, by halves of the row's bytes."""
-        assert rows == 1
 
         def low(m: Expr, k: Expr) -> Expr:
             return tirx.bitwise_and(load(x, m * imm(self.depth) + k), tirx.const(15, "uint8"))
@@ -259,8 +263,3 @@ class _Loops:
             loop(tirx.max(left, imm(0)), lambda c: store(y, load(done, c), at + c), "c"),
         ]
         return tirx.IfThenElse(columns + imm(LANES) <= imm(self.width), whole, seq(some))
-
-
-def _int32(value: int) -> Expr:
-    """Return an int32 constant, as shuffles take."""
-    return tirx.IntImm("int32", value)

@@ -106,15 +106,12 @@ class _Depthwise:
         out: list[Stmt] = []
         chunk = self.walk.chunk(where, image, out)
         weight = flat_view(self.found.weight, out)
-        known = as_int(chunk.length)
-        if known is not None:
-            out.append(self._rows(source, weight, chunk, min(_TILE, known)))
-        elif self.walk.chunk_length < _TILE:
-            out.append(self._rows(source, weight, chunk, 1))
-        else:
-            wide, narrow = (self._rows(source, weight, chunk, n) for n in (_TILE, 1))
-            out.append(tirx.IfThenElse(chunk.length >= imm(_TILE), wide, narrow))
-        return seq(out)
+        known = as_int(chunk.length) is not None
+        tile = _tile_of(self.walk.chunk_length, whole=known)
+        rows = self._rows(source, weight, chunk, tile)
+        if not known and tile > 1:
+            rows = tirx.IfThenElse(chunk.length >= imm(tile), rows, self._rows(source, weight, chunk, 1))
+        return seq([*out, rows])
 
     def _rows(self, source: Any, weight: Any, chunk: Chunk, tile: int) -> Stmt:
         """Return all tiles of a chunk that is at least `tile` long; the last may overlap the one before."""
@@ -232,15 +229,14 @@ class _Depthwise:
 def _starts(length: int, chunk: int) -> list[int]:
     """Return where the tiles of an axis start that is cut into chunks."""
     found = []
+    widest = _tile_of(chunk, whole=length % chunk == 0)
     for first in range(0, length, chunk):
         count = min(chunk, length - first)
-        tile = _tile_of(count, chunk, known=length % chunk == 0)
+        tile = widest if count >= widest else 1
         found += [first + min(start, count - tile) for start in range(0, count, tile)]
     return found
 
 
-def _tile_of(count: int, chunk: int, *, known: bool) -> int:
-    """Return the positions of a tile in a chunk of `count`, which the code knows or not; no chunk is above `chunk`."""
-    if known:
-        return min(_TILE, count)
-    return _TILE if chunk >= _TILE and count >= _TILE else 1
+def _tile_of(chunk: int, *, whole: bool) -> int:
+    """Return the positions of a tile in chunks of `chunk`, all of them `whole` or not; in shorter ones it is 1."""
+    return min(_TILE, chunk) if whole or chunk >= _TILE else 1

@@ -32,6 +32,11 @@ def imm(value: int) -> Expr:
     return tirx.IntImm("int64", value)
 
 
+def imm32(value: int) -> Expr:
+    """Return an int32 constant, as shuffles take."""
+    return tirx.IntImm("int32", value)
+
+
 def var(name: str) -> Expr:
     """Return a fresh int64 variable."""
     return tirx.Var(name, "int64")

@@ -23,6 +23,7 @@ from hcomp.targets.cpu.schedule.nest import (
     as_int,
     ceil_div,
     imm,
+    imm32,
     let,
     load,
     load_vector,
@@ -244,11 +245,6 @@ def _shuffled(found: _Turned, point: dict[Any, Expr], row: Expr, column: Expr, t
 
         out.append(loop(imm(tile), element, "lane", VECTORIZED))
     return seq(out)
-
-
-def imm32(value: int) -> Expr:
-    """Return an int32 constant, as shuffles take."""
-    return tirx.IntImm("int32", value)
 
 
 def _network(size: int, itemsize: int) -> list[list[tuple[int, int, list[int]]]]:
