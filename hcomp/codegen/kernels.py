@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
-import tvm_ffi
 from numpy.typing import NDArray
 from tvm import relax
 
@@ -22,6 +21,7 @@ from hcomp.codegen.kernel_list import Calls, kernel_list, rules_of, works_of
 from hcomp.codegen.kernel_nodes import aligned, call_nodes, kernel_calls, region_function
 from hcomp.codegen.machine_code import interpreted, machine_code
 from hcomp.codegen.relax_module import LoweredRegion
+from hcomp.codegen.shape_functions import with_steady_shape_functions
 from hcomp.codegen.size_order import with_sorted_sizes
 from hcomp.codegen.vm_calls import without_idle_calls
 from hcomp.errors import CodegenError
@@ -62,10 +62,6 @@ class BuiltRegion:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-_SHAPE_FUNCTION = "shape_func"
-"""How VMShapeLower names what computes sizes."""
-
-
 def build_region(
     lowered: LoweredRegion, target: Any, schedule: Scheduler, name: str = "region", clock: Stopwatch | None = None
 ) -> BuiltRegion:
@@ -86,8 +82,7 @@ def build_region(
             kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
             with clock.stage("plan memory"):
                 module = with_drivers(with_interpreted(module))
-                module = _sorted_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
-                module = _renamed_shape_functions(module)
+                module = with_steady_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
                 module = without_idle_calls(module, len(lowered.constants))
             with clock.stage("machine code"):
                 profiled = interpreted(interpreted_part(module), target)
@@ -152,57 +147,6 @@ def _lower_passes() -> list[Any]:
         transform.VMShapeLower(),
         transform.AttachGlobalSymbol(),
     ]
-
-
-def _sorted_shape_functions(module: Module) -> Module:
-    """Return the module with the stores of its shape functions in the order of their slots.
-
-    VMShapeLower walks a hash table of addresses, so their order changes from run to run, and with
-    it the artifact's bytes. Each store computes one slot from sizes that are there before.
-    """
-    for name, function in list(module.functions.items()):
-        body = getattr(function, "body", None)
-        if name.name_hint.startswith(_SHAPE_FUNCTION) and isinstance(body, tvm.tirx.SeqStmt):
-            stores = list(body.seq)
-            if all(isinstance(s, tvm.tirx.BufferStore) for s in stores):
-                stores.sort(key=lambda s: int(s.indices[0]))
-                module.update_func(name, function.with_body(tvm.tirx.SeqStmt(stores)))
-    return module
-
-
-def _renamed_shape_functions(module: Module) -> Module:
-    """Return the module with its shape functions, equal ones once, numbered by the names of their callers.
-
-    VMShapeLower numbers them as it comes across the callers, in a hash table too, and takes equal ones for
-    others where their stores are in another order.
-    """
-    callers = sorted((str(v.name_hint), f) for v, f in module.functions.items() if isinstance(f, relax.Function))
-    found: dict[Any, Any] = {}
-    kept: list[tuple[Any, Any]] = []
-
-    def note(variable: Any) -> None:
-        if not str(variable.name_hint).startswith(_SHAPE_FUNCTION) or variable in found:
-            return
-        function = module[variable].without_attr("global_symbol")
-        for new, other in kept:
-            if tvm_ffi.structural_equal(function, other):
-                found[variable] = new
-                return
-        new = found[variable] = tvm.ir.GlobalVar(f"{_SHAPE_FUNCTION}{len(kept)}")
-        relax.expr._update_type(new, variable.ty)
-        kept.append((new, function))
-
-    for _, function in callers:
-        tvm_ffi.structural_walk(function, (tvm.ir.GlobalVar, note))
-    functions = {}
-    for variable, function in module.functions.items():
-        if variable in found:
-            functions[found[variable]] = function.with_attr("global_symbol", found[variable].name_hint)
-        elif isinstance(function, relax.Function):
-            functions[variable] = tvm_ffi.structural_map(function, (tvm.ir.GlobalVar, lambda v: found.get(v, v)))
-        else:
-            functions[variable] = function
-    return tvm.IRModule(functions, attrs=module.attrs)
 
 
 def first_line(error: BaseException) -> str:
