@@ -1,6 +1,6 @@
 """Lays the data of convolutions out channels last, and lets the layout flow through the graph.
 
-Each convolution with a constant float32 weight becomes
+Each convolution with a constant float32 weight, or of bytes that the target takes, becomes
 
     permute_dims(conv(permute_dims(x), w, channels_last), back)
 
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcomp.dims import DimLike
 from hcomp.ir.graph import Graph, Node
@@ -27,13 +28,17 @@ from hcomp.passes.canonicalize import canonicalize
 from hcomp.passes.merge_duplicates import merge_duplicates
 
 Axes: TypeAlias = tuple[int, ...]
+Takes: TypeAlias = Callable[[NDArray[np.generic], Mapping[str, Any]], bool]
 Turned: TypeAlias = tuple[str, Axes]
 """(source, axes): the value is permute_dims(source, axes)."""
 
 
-def channels_last(graph: Graph) -> Graph:
-    """Return `graph` with convolutions channels last; without any, the graph itself."""
-    moved = rewrite(graph, _Layout().rule)
+def channels_last(graph: Graph, integers: Takes = lambda weight, attrs: False) -> Graph:
+    """Return `graph` with convolutions channels last; without any, the graph itself.
+
+    `integers` says of the constant weight and the attributes of a convolution of bytes whether it takes part.
+    """
+    moved = rewrite(graph, _Layout(integers).rule)
     if moved is graph:
         return graph
     # Permutations that meet become one, or none, or a view where they only move axes of size 1.
@@ -47,7 +52,8 @@ class _Layout:
     layout, for readers that meet turned values.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, integers: Takes) -> None:
+        self.integers = integers
         self.turned: dict[str, Turned] = {}
         self.copies: dict[str, Turned] = {}
 
@@ -74,7 +80,9 @@ class _Layout:
         plain = all(isinstance(p, int) and p >= 0 for p in attrs["padding"])
         if x is None or x.shape is None or weight is None or 0 in weight.shape or not plain:
             return None
-        if x.dtype != "float32" or weight.dtype != np.float32 or attrs.get("out_dtype", "") not in ("", "float32"):
+        types = (x.dtype, str(weight.dtype), attrs.get("out_dtype", "") or x.dtype)
+        are_bytes = node.op == "conv" and {*types[:2]} <= {"int8", "uint8"} and types[2] == "int32"
+        if types != ("float32",) * 3 and not (are_bytes and self.integers(weight, attrs)):
             return None
         inputs = weight.shape[0] if node.op == "conv_transpose" else weight.shape[1] * attrs["groups"]
         if attrs["channels_last"] or x.shape[1] != inputs:

@@ -16,6 +16,7 @@ from hcomp.stopwatch import Stopwatch
 from hcomp.targets.base import EmittedRegion, Options
 from hcomp.targets.cpu.choices import Choices
 from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.heavy.conv_int8 import takes_conv_int8
 from hcomp.targets.cpu.lowering import cpu_rules
 from hcomp.targets.cpu.schedule import schedule_module
 from hcomp.targets.cpu.thread_pool import thread_pool_object
@@ -43,17 +44,21 @@ def build(graph: Graph, name: str, choices: Choices | None = None) -> BuiltRegio
     features, target = processor()
     clock = Stopwatch()
     with clock.stage("lower"):
-        lowered = lower_region(_laid_out(graph), cpu_rules(features, choices))
+        lowered = lower_region(_laid_out(graph, features), cpu_rules(features, choices))
     return build_region(lowered, target, lambda module: schedule_module(module, features), name, clock)
 
 
-def _laid_out(graph: Graph) -> Graph:
+def _laid_out(graph: Graph, cpu: CpuFeatures) -> Graph:
     """Return a region channels last, the body of a loop too."""
+
+    def turned(part: Graph) -> Graph:
+        return channels_last(part, lambda weight, attrs: takes_conv_int8(weight, attrs, cpu))
+
     nodes = tuple(
-        replace(node, graphs={name: channels_last(body) for name, body in node.graphs.items()}) if node.graphs else node
+        replace(node, graphs={name: turned(body) for name, body in node.graphs.items()}) if node.graphs else node
         for node in graph.nodes
     )
-    return channels_last(graph if nodes == graph.nodes else replace(graph, nodes=nodes))
+    return turned(graph if nodes == graph.nodes else replace(graph, nodes=nodes))
 
 
 def requirements() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from hcomp.ir.types import TensorType
 from hcomp.targets.cpu.choices import Choices
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import emit_conv, emit_conv_transpose, emit_matmul
+from hcomp.targets.cpu.heavy.conv_int8 import BYTES, emit_conv_int8
 from hcomp.targets.cpu.heavy.conv_transpose import takes_conv_transpose
 from hcomp.targets.cpu.heavy.matmul_int8 import emit_matmul_int8, takes_pairs
 from hcomp.targets.cpu.heavy.pool import pool_body, takes_pool
@@ -66,6 +67,8 @@ def cpu_rules(features: CpuFeatures, choices: Choices | None = None) -> Mapping[
     def conv(lowering: Lowering, node: Node) -> Any:
         weight = _constant_weight(lowering, node)
         attrs: Mapping[str, Any] = node.attrs
+        if attrs["channels_last"] and lowering.type(node.inputs[0]).dtype in BYTES:
+            return _conv_int8(lowering, node, features)
         if weight is None or not attrs["channels_last"]:
             return LOWER["conv"](lowering, node)
         found = emit_conv(
@@ -101,6 +104,23 @@ def cpu_rules(features: CpuFeatures, choices: Choices | None = None) -> Mapping[
         "avg_pool": pool("mean"),
         **recurrent_rules(features),
     }
+
+
+def _conv_int8(lowering: Lowering, node: Node, features: CpuFeatures) -> Any:
+    attrs: Mapping[str, Any] = node.attrs
+    found = emit_conv_int8(
+        lowering.builder,
+        lowering.expr(node.inputs[0]),
+        np.asarray(lowering.array(node.inputs[1])),
+        strides=attrs["strides"],
+        padding=attrs["padding"],
+        dilation=attrs["dilation"],
+        groups=attrs["groups"],
+        pack=_packer(lowering, node.inputs[1]),
+        cpu=features,
+        sizes=[lowering.dim(d) for d in (_output(node).shape or ())[1:-1]],
+    )
+    return lowering.typed(found, _output(node))
 
 
 def _checked(lowering: Lowering, node: Node, made: Any, axis: int, size: int) -> Any:

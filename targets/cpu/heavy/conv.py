@@ -48,6 +48,7 @@ def emit_conv(
     cpu: CpuFeatures,
     sizes: Sequence[Any] | None = None,
     choices: Choices | None = None,
+    exact: bool = False,
 ) -> relax.Expr:
     """Return the convolution of `x` with a constant weight.
 
@@ -63,6 +64,7 @@ def emit_conv(
         cpu: the processor.
         sizes: the output's spatial sizes as the caller spells them (TIR expressions), where it does.
         choices: measured blocks; without it they are the analytic ones.
+        exact: whether sums of whole numbers have to be exact, which Winograd's filtering is not.
 
     Returns:
         [N, *output, O].
@@ -81,7 +83,7 @@ def emit_conv(
         columns=panel_columns(outputs, cpu),
     )
     known = [as_int(size) for size in sizes or ()]
-    shape = replace(shape, tile=winograd_tile(weight, shape, known))
+    shape = shape if exact else replace(shape, tile=winograd_tile(weight, shape, known))
     if choices is not None:
         picked = choices.pick(conv_signature(shape, known), conv_space(weight, shape, cpu))
         shape = replace(shape, **picked)  # type: ignore[arg-type]  # its names are the fields of whole numbers
@@ -210,7 +212,7 @@ def conv_te(image: te.Tensor, taps: te.Tensor, shape: ConvShape, spelled: Sequen
         value = image(n, *where, group * shape.inputs + channel)
         inside = [tirx.all(w >= 0, w < s) for w, s in zip(where, sizes, strict=True)]
         if shape.padded:
-            value = tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, "float32"))
+            value = tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, str(image.dtype)))
         number: Any = imm(0)
         for a in axes:
             number = number * shape.kernel[a] + tap[a]
@@ -219,6 +221,12 @@ def conv_te(image: te.Tensor, taps: te.Tensor, shape: ConvShape, spelled: Sequen
         elif shape.tile:
             # Only names the operand: the transformed weight has no element that is this tap.
             weight = taps(number, own // shape.columns, channel, own % shape.columns)
+        elif shape.group:
+            place = number * shape.inputs + channel
+            at = place % shape.run
+            lane = own % shape.columns * shape.group + at % shape.group
+            weight = taps(group, own // shape.columns, place // shape.run, at // shape.group, lane)
+            value, weight = value.astype("int32"), weight.astype("int32")
         else:
             weight = taps(group, own // shape.columns, number * shape.inputs + channel, own % shape.columns)
         return te.sum(value * weight, axis=[*tap, channel])

@@ -18,6 +18,15 @@ from tvm import relax, tirx
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy.kernel import shape_of
 from hcomp.targets.cpu.heavy.matmul import Pack
+from hcomp.targets.cpu.schedule.byte_panel import (
+    GROUP,
+    LANES,
+    PAIR_PRODUCT,
+    ROWS,
+    has_pair_products,
+    pair_products,
+    whole_sums,
+)
 from hcomp.targets.cpu.schedule.nest import (
     GRAIN_OPERATIONS,
     PARALLEL,
@@ -29,7 +38,6 @@ from hcomp.targets.cpu.schedule.nest import (
     ceil_div,
     flat_view,
     imm,
-    imm32,
     let,
     load,
     load_vector,
@@ -44,25 +52,19 @@ from hcomp.targets.cpu.schedule.nest import (
     task_loops,
 )
 
-GROUP = 4
-"""Neighbours along K that stand together."""
-
-LANES = 8
 VECTORS = 2
 COLUMNS = LANES * VECTORS
 """Columns of a panel: a vector has the groups of eight."""
 
-ROWS = 6
 STEPS = 8
 """Groups whose products of four bits fit into int16."""
 
-_PAIR_PRODUCT = "llvm.x86.avx2.pmadd.wd"
 _BYTE_PRODUCT = "llvm.x86.avx2.pmadd.ub.sw"
 
 
 def takes_pairs(weight: np.ndarray, cpu: CpuFeatures) -> bool:
     """Say whether the processor has products of pairs, and a weight [K, N] has pairs."""
-    return cpu.vector_bytes >= GROUP * LANES and cpu.triple.startswith("x86_64") and weight.shape[0] > 1
+    return has_pair_products(cpu) and weight.shape[0] > 1
 
 
 def emit_matmul_int8(
@@ -177,21 +179,16 @@ class _Loops:
             body = []
             for r, parts in enumerate(sums):
                 at = (first + imm(r)) * imm(self.groups * GROUP) + k * imm(GROUP)
-                group = tirx.reinterpret("int64", load_vector(memory, GROUP, at))
-                a = tirx.reinterpret("int16x16", spread(group, LANES // 2))
                 for half, part in enumerate(parts):
                     place = vector * imm(LANES * GROUP) + imm(half * LANES // 2 * GROUP)
-                    b = tirx.Cast("int16x16", load_vector(self.weight, LANES // 2 * GROUP, panel, k, place))
-                    dot = tirx.call_llvm_pure_intrin("int32x8", _PAIR_PRODUCT, a, b)
+                    dot = pair_products(memory, at, load_vector(self.weight, LANES // 2 * GROUP, panel, k, place))
                     body.append(store_vector(part, LANES, load_vector(part, LANES, 0) + dot, 0))
             return seq(body)
 
         out.append(loop(imm(self.groups), step, "k"))
         columns = panel * imm(COLUMNS) + vector * imm(LANES)
         for r, parts in enumerate(sums):
-            both = [load_vector(part, LANES, 0) for part in parts]
-            even, odd = (tirx.Shuffle(both, [imm32(2 * lane + n) for lane in range(LANES)]) for n in (0, 1))
-            out.append(self._kept(y, first + imm(r), columns, even + odd))
+            out.append(self._kept(y, first + imm(r), columns, whole_sums(parts)))
         return seq(out)
 
     def _by_halves(self, x: Expr, y: Expr, *, parallel: bool) -> Stmt:
@@ -237,7 +234,7 @@ class _Loops:
                 for factor, part in zip((1, 16), both, strict=True):
                     factors = spread(tirx.const(factor, "int16"), 2 * LANES)
                     held = load_vector(part, 2 * LANES, 0)
-                    found = found + tirx.call_llvm_pure_intrin("int32x8", _PAIR_PRODUCT, held, factors)
+                    found = found + tirx.call_llvm_pure_intrin("int32x8", PAIR_PRODUCT, held, factors)
                 body.append(store_vector(total, LANES, found, 0))
             return seq(body)
 

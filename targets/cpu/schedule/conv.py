@@ -9,12 +9,12 @@ stays in L1 while every tile of the chunk uses it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 from tvm import tirx
 
 from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.schedule.byte_panel import BytePanel
 from hcomp.targets.cpu.schedule.conv_depthwise import emit_depthwise
 from hcomp.targets.cpu.schedule.conv_phases import Phases
 from hcomp.targets.cpu.schedule.conv_shape import Convolution
@@ -65,11 +65,8 @@ class _Product:
         self.found, self.epilogue = found, epilogue
         self.shape = shape = found.shape
         self.walk = Walk(found, found.shape.positions or _POSITIONS)
-        # Taps along the last axis are contiguous too, unless other channels stand between them.
-        joined = shape.dilation[-1] == 1 and shape.groups == 1
-        self.taps = shape.kernel[:-1] if joined else shape.kernel
-        run = shape.inputs * (shape.kernel[-1] if joined else 1)
-        self.panel = Panel.of(shape.columns, prod(self.taps), run, self.walk.positions, cpu)
+        blocking = BytePanel if shape.group else Panel
+        self.panel = blocking.of(shape.columns, shape.runs, shape.run, self.walk.positions, cpu)
         self.places = self.panel.places(self.walk.positions)
 
     def statement(self) -> Stmt:
@@ -90,9 +87,9 @@ class _Product:
         chunk = self.walk.chunk(where, image, out)
         count = let("count", simple(chunk.rows * chunk.length), out)
         base = self._bases(chunk, count, group, out)
-        sums = scratch("sums", self.places * shape.columns, "float32", out)
+        sums = scratch("sums", self.places * shape.columns, self.panel.accumulator, out)
         weight = flat_view(self.found.weight, out)
-        first = simple((group * imm(shape.panels) + panel) * imm(shape.depth * shape.columns))
+        first = simple((group * imm(shape.panels) + panel) * imm(self.panel.size))
         first = let("weights", first, out)
         direct = self._direct(chunk, count, group, panel) if self._is_shallow() else None
         out.append(self.panel.product(source, weight, first, sums, imm(0), count, base, self._reach, direct))
@@ -135,7 +132,14 @@ class _Product:
         shape = self.shape
         whole = shape.panels == 1 or shape.outputs % shape.columns == 0
         rows = self.walk.chunk_rows == 1 and not shape.phases
-        return rows and whole and self.panel.blocks == 1 and shape.depth <= _SHALLOW and self.epilogue.cheap
+        return (
+            rows
+            and whole
+            and not shape.group
+            and self.panel.blocks == 1
+            and shape.depth <= _SHALLOW
+            and self.epilogue.cheap
+        )
 
     def _direct(self, chunk: Chunk, count: Expr, group: Expr, panel: Expr) -> Callable[[Expr, Any], Stmt]:
         """Return what finishes a row of sums in registers; the last may be done more than once."""
@@ -160,7 +164,7 @@ class _Product:
 
     def _reach(self, number: Expr) -> Expr:
         """Return the distance of run `number` from the base."""
-        return self.walk.reach(unravel(number, [imm(k) for k in self.taps]))
+        return self.walk.reach(unravel(number, [imm(k) for k in self.shape.run_taps]))
 
     def _finish(self, chunk: Chunk, sums: Any, group: Expr, panel: Expr) -> Stmt:
         """Return the stores of a chunk through the epilogue."""

@@ -42,6 +42,8 @@ class ConvShape(Annotation):
             as further output channels; a short kernel has zeros in some phases. Empty for a plain one.
         before, behind: what of the first and of the last position's phases is outside of the result.
         together: phases of one panel; with 1, a phase has ceil(outputs / columns) panels.
+        group: for bytes, neighbours along a run that stand together in the weight, which is
+            [groups][panels][runs][ceil(run / group)][columns * group]; 0 for float32.
     """
 
     kernel: tuple[int, ...]
@@ -59,6 +61,7 @@ class ConvShape(Annotation):
     before: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
     together: int = 1
+    group: int = 0
 
     @property
     def panels(self) -> int:
@@ -74,6 +77,24 @@ class ConvShape(Annotation):
     def depth(self) -> int:
         """Products in one sum."""
         return prod(self.kernel) * self.inputs
+
+    @property
+    def run_taps(self) -> tuple[int, ...]:
+        """Taps of the axes that do not continue each other: runs are counted over them.
+
+        Taps along the last axis are contiguous, unless other channels stand between them.
+        """
+        return self.kernel[:-1] if self.dilation[-1] == 1 and self.groups == 1 else self.kernel
+
+    @property
+    def runs(self) -> int:
+        """Runs of contiguous products of one sum."""
+        return prod(self.run_taps)
+
+    @property
+    def run(self) -> int:
+        """Products of one run."""
+        return self.depth // self.runs
 
     @property
     def channels(self) -> int:

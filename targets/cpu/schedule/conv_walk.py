@@ -99,7 +99,9 @@ class Walk:
         """
         stage = found.stage
         image, shape = self.image, self.shape = found.image, found.shape
-        self.copied = not in_place and (shape.padded or padded is not None)
+        # Bytes are widened once, for all panels.
+        self.element = "int16" if shape.group else "float32"
+        self.copied = not in_place and (shape.padded or padded is not None or shape.group > 0)
         self.prelude: list[Stmt] = []
         self.batch, *places, _ = stage.spatial
         self.sizes = [self._name("size", e) for e in image.shape[1:-1]]
@@ -198,7 +200,8 @@ class Walk:
             out = Block()
             total = simple(product(self.raw_pitches) * imm(self.shape.channels))
             # Written in the function's own sizes, because TVM moves allocations above `prelude`.
-            planes = scratch("padded", total, "float32", out)
+            # A run's last group may read behind the image.
+            planes = scratch("padded", simple(total + imm(self.shape.group)), self.element, out)
             source = flat_view(self.image, out)
             out.append(self._pad(source, planes, image, parallel=parallel))
             out.append(body(planes, {self.batch: image}))
@@ -206,10 +209,13 @@ class Walk:
 
         return seq([*self.prelude, loop(self.image.shape[0], one, "image")])
 
+    def _widened(self, value: Expr) -> Expr:
+        return tirx.Cast(self.element, value) if self.shape.group else value
+
     def _pad(self, source: Any, planes: Any, image: Expr, *, parallel: bool) -> Stmt:
         """Return the copy of one image into `planes`, zeros around it, row by row."""
         shape, channels = self.shape, imm(self.shape.channels)
-        zero = tirx.const(0, "float32")
+        zero = tirx.const(0, self.element)
 
         def row(inside: list[Expr], start: Expr, read: Expr) -> Stmt:
             out: list[Stmt] = []
@@ -220,7 +226,7 @@ class Walk:
             right = simple(self.pitches[-1] * channels - left - middle)
             copy = seq([
                 *_fill(planes, zero, start, left),
-                loop(middle, lambda i: store(planes, load(source, read + i), start + left + i), "i"),
+                loop(middle, lambda i: store(planes, self._widened(load(source, read + i)), start + left + i), "i"),
                 *_fill(planes, zero, start + left + middle, right),
             ])  # fmt: skip
             if not inside:

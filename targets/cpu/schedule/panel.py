@@ -49,6 +49,8 @@ class Panel:
         runs, run: the depth: how many runs, and how long each is.
         part: a run longer than this is cut; each part is a block.
         together: runs in one block, where they are short.
+        unit: neighbours of `source` that one product takes.
+        accumulator: the type of sums.
     """
 
     columns: int
@@ -58,6 +60,8 @@ class Panel:
     run: int
     part: int
     together: int
+    unit: int = 1
+    accumulator: str = "float32"
 
     @classmethod
     def of(cls, columns: int, runs: int, run: int, most_rows: int, cpu: CpuFeatures) -> Panel:
@@ -72,6 +76,11 @@ class Panel:
     def depth(self) -> int:
         """Products in one sum."""
         return self.runs * self.run
+
+    @property
+    def size(self) -> int:
+        """Elements of the packed panel."""
+        return self.depth * self.columns
 
     @property
     def parts(self) -> int:
@@ -113,7 +122,7 @@ class Panel:
 
         steps = [loop(imm(self.blocks), block, "block")]
         if self.blocks > 1:
-            zero = tirx.const(0, "float32")
+            zero = tirx.const(0, self.accumulator)
             whole = ceil_div(count, self.rows) * imm(self.rows * self.columns)
             steps.insert(0, vector_loop(simple(whole), self.lanes, lambda i: store(sums, zero, at + i)))
         return seq(steps)
@@ -162,9 +171,9 @@ class Panel:
 
         def inside(number: Expr, start: Expr, length: Expr) -> Stmt:
             out: list[Stmt] = []
-            distance = let("distance", simple(reach(number) + start), out)
+            distance = let("distance", simple(reach(number) + start * imm(self.unit)), out)
             done = let("done", simple(number * imm(run) + start), out)
-            out.append(loop(length, lambda k: step(distance + k, done + k), "k"))
+            out.append(loop(length, lambda k: step(distance + k * imm(self.unit), done + k), "k"))
             return seq(out)
 
         if self.parts > 1:
