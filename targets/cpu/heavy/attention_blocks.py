@@ -1,0 +1,382 @@
+"""Attention of many queries: the queries are the lanes of vectors.
+
+    scores[l, s] = sum over d of k[l, d] * q^T[d, s]        k's elements are broadcast, q^T is a small copy
+    powers[l, s] = exp(scores[l, s] - largest[s])           no sum within a vector
+    out[s, e]   += sum over l of powers[l, s] * v[l, e]     powers are broadcast, v is read in place
+
+So k and v are read where they lie, whatever their strides, and only a block of q is turned. Blocks are three
+vectors of queries wide; what is left is done by blocks of two and of one, which may start early and compute
+some queries twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from hcomp.ir.ops.attention import COLUMN, INNER, KEY, QUERY
+from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.heavy.attention_parts import F32, Attention, Operand, block_count, column_groups, key_blocks, lanes_loop
+from hcomp.targets.cpu.schedule.nest import (
+    Expr,
+    Stmt,
+    as_int,
+    buffer,
+    ceil_div,
+    imm,
+    imm32,
+    let,
+    load,
+    load_vector,
+    loop,
+    register_buffer,
+    seq,
+    simple,
+    spread,
+    store,
+    store_vector,
+)
+from hcomp.targets.cpu.schedule.turned import turning
+
+_VECTORS = 3
+"""Vectors of queries in a whole block: with four keys their sums fill three quarters of 16 registers."""
+
+
+def blocks_of(cpu: CpuFeatures) -> int:
+    """Return the queries of a whole block."""
+    return _VECTORS * cpu.lanes()
+
+
+def block_statement(found: Attention, operands: Sequence[Operand], block: Expr, cpu: CpuFeatures) -> Stmt:
+    """Return the queries of block number `block`, of at least as many queries as a vector has lanes."""
+    queries, lanes = found.sizes[QUERY], cpu.lanes()
+    known, width = as_int(queries), blocks_of(cpu)
+    out: list[Stmt] = []
+    first = let("first", simple(block * imm(width)), out)
+
+    def at(start: Expr, vectors: int) -> Stmt:
+        inside: list[Stmt] = []
+        start = let("query", simple(tirx.min(start, queries - imm(vectors * lanes))), inside)
+        return seq([*inside, _Block(found, operands, start, vectors, cpu).statement()])
+
+    def rest(left: Expr) -> Stmt:
+        """Return blocks of two vectors and of one for `left` queries, fewer than a whole block or all there are."""
+        two = tirx.And(left > imm(lanes), queries >= imm(2 * lanes))
+        count = as_int(left)
+        if count is not None and known is not None:
+            pairs = count > lanes and known >= 2 * lanes
+            parts = [at(first, 2)] if pairs else []
+            done = 2 * lanes if pairs else 0
+            parts += [at(simple(first + imm(done + k * lanes)), 1) for k in range(-(-max(0, count - done) // lanes))]
+            return seq(parts)
+        done = tirx.Select(two, imm(2 * lanes), imm(0))
+        ones = ceil_div(tirx.max(left - done, imm(0)), lanes)
+        return seq(
+            [
+                tirx.IfThenElse(two, at(first, 2), None),
+                loop(ones, lambda k: at(simple(first + done + k * imm(lanes)), 1), "one"),
+            ]
+        )
+
+    if known is None:
+        left = let("left", tirx.min(queries - first, imm(width)), out)
+        whole = tirx.And(left > imm(width - lanes), queries >= imm(width))
+        return seq([*out, tirx.IfThenElse(whole, at(first, _VECTORS), rest(left))])
+    left = known % width
+    if left == 0 or (left > width - lanes and known > width):
+        return seq([*out, at(first, _VECTORS)])
+    if known < width:
+        return seq([*out, rest(imm(known))])
+    return seq([*out, tirx.IfThenElse(first + imm(width) <= queries, at(first, _VECTORS), rest(imm(left)))])
+
+
+@dataclass
+class _Block:
+    """One block of `vectors` vectors of queries from `first` on."""
+
+    found: Attention
+    operands: Sequence[Operand]
+    first: Expr
+    vectors: int
+    cpu: CpuFeatures
+
+    def __post_init__(self) -> None:
+        self.lanes = self.cpu.lanes()
+        self.width = self.vectors * self.lanes
+        self.q, self.k, self.v, *self.masks, self.out = self.operands
+        budget = self.cpu.registers * 3 // 4
+        self.keys = max(1, min(8, budget // self.vectors))
+        self.rows = next(r for r in range(min(self.width, budget // 2), 0, -1) if self.width % r == 0)
+        self.groups = column_groups(self.found.columns, self.lanes, max(1, budget // self.rows))
+        self.most = self.found.keys_at_once(self.width, self.cpu)
+        known = as_int(self.found.sizes[KEY])
+        self.single = known is not None and known <= self.most
+        at_once = known if self.single and known is not None else self.most
+        lanes, groups, _, offsets = self.groups
+        self.row = groups * len(offsets) * lanes
+        self.turned = buffer("turned", [self.found.inner * self.width], F32)
+        self.scores = buffer("scores", [at_once * self.width], F32)
+        self.largest, self.before, self.total, self.share = (
+            buffer(name, [self.width], F32) for name in ("largest", "before", "total", "share")
+        )
+        self.sums = buffer("sums", [self.width * self.row], F32)
+
+    def statement(self) -> Stmt:
+        """Return the whole block."""
+        out: list[Stmt] = [
+            tirx.AllocBuffer(b) for b in (self.turned, self.scores, self.largest, self.before, self.total, self.share)
+        ]
+        out.append(self._turn())
+        out.append(self._each(lambda i: store(self.largest, tirx.const(-math.inf, F32), i)))
+        out.append(self._each(lambda i: store(self.total, tirx.const(0, F32), i)))
+        if not self.single:
+            out.append(tirx.AllocBuffer(self.sums))
+            zero = spread(tirx.const(0, F32), self.lanes)
+            count = self.width * self.row // self.lanes
+            out.append(loop(count, lambda i: store_vector(self.sums, self.lanes, zero, i * imm(self.lanes)), "i"))
+        keys = self.found.sizes[KEY]
+        last = simple(block_count(keys, self.most, out) - imm(1))
+        out.append(key_blocks(keys, self.most, lambda first, count, number: self._keys(first, count, number, last)))
+        return seq(out)
+
+    def _each(self, body: Callable[[Expr], Stmt]) -> Stmt:
+        """Return `body` for every query, by vectors."""
+        return seq([lanes_loop(self.lanes, body, v * self.lanes) for v in range(self.vectors)])
+
+    def _turn(self) -> Stmt:
+        """Return the copy of q as [d][query], scaled."""
+        inner, lanes = self.found.inner, self.lanes
+        scale = tirx.const(self.found.scale, F32)
+        if inner < lanes or lanes & (lanes - 1):
+
+            def line(d: Expr) -> Stmt:
+                def one(i: Expr) -> Stmt:
+                    value = self.q.element(**{QUERY: self.first + i, INNER: d}) * scale
+                    return store(self.turned, value, d * imm(self.width) + i)
+
+                return loop(self.width, one, "i")
+
+            return loop(inner, line, "d")
+
+        def square(number: Expr) -> Stmt:
+            out: list[Stmt] = []
+            at = number * imm(lanes)
+            d = let("d", simple(at if inner % lanes == 0 else tirx.min(at, imm(inner - lanes))), out)
+            for v in range(self.vectors):
+                held = []
+                for r in range(lanes):
+                    place = self.q.place(**{QUERY: self.first + imm(v * lanes + r), INNER: d})
+                    held.append(_register(load_vector(self.q.flat, lanes, place) * spread(scale, lanes), lanes, out))
+                for pairs in turning(lanes, 4):
+                    old = [load_vector(h, lanes, 0) for h in held]
+                    held = [
+                        _register(tirx.Shuffle([old[a], old[b]], [imm32(i) for i in picked]), lanes, out)
+                        for a, b, picked in pairs
+                    ]
+                for r, h in enumerate(held):
+                    place = (d + imm(r)) * imm(self.width) + imm(v * lanes)
+                    out.append(store_vector(self.turned, lanes, load_vector(h, lanes, 0), place))
+            return seq(out)
+
+        return loop(-(-inner // lanes), square, "square")
+
+    def _keys(self, first: Expr, count: Expr, number: Expr | None, last: Expr) -> Stmt:
+        """Return what one block of keys adds."""
+        out: list[Stmt] = []
+        if number is not None:
+            out.append(self._each(lambda i: store(self.before, load(self.largest, i), i)))
+        out.append(self._scores(first, count))
+        out.extend(self._powers(count, number))
+        out.append(self._values(first, count, number, last))
+        return seq(out)
+
+    # -- scores --------------------------------------------------------------------------------
+    def _scores(self, first: Expr, count: Expr) -> Stmt:
+        """Return the scores of a block of keys and the largest of each query; the last tile may start early."""
+        known, tile = as_int(count), self.keys
+        if known is not None and known < tile:
+            return self._score_tile(first, imm(0), known)
+
+        def at(number: Expr) -> Stmt:
+            out: list[Stmt] = []
+            start = number * imm(tile)
+            if known is None or known % tile:
+                start = tirx.min(start, count - imm(tile))
+            start = let("key", simple(start), out)
+            return seq([*out, self._score_tile(first, start, tile)])
+
+        tiles = loop(ceil_div(count, tile), at, "tile")
+        if known is not None:
+            return tiles
+        singles = loop(count, lambda l: self._score_tile(first, l, 1), "key")
+        return tirx.IfThenElse(count >= imm(tile), tiles, singles)
+
+    def _score_tile(self, first: Expr, start: Expr, keys: int) -> Stmt:
+        """Return the scores of `keys` keys from `start` on in the block that begins at key `first`."""
+        lanes, width = self.lanes, self.width
+        out: list[Stmt] = []
+        numbers = [let("l", simple(first + start + imm(r)), out) for r in range(keys)]
+        bases = [let("base", simple(self.k.place(**{KEY: n})), out) for n in numbers]
+        held = [register_buffer("held", width, F32) for _ in range(keys)]
+        spots = [(r, v * lanes) for r in range(keys) for v in range(self.vectors)]
+        out.extend(tirx.AllocBuffer(h) for h in held)
+        out.extend(store_vector(held[r], lanes, spread(tirx.const(0, F32), lanes), v) for r, v in spots)
+
+        def step(d: Expr) -> Stmt:
+            body = []
+            for r, v in spots:
+                vector = load_vector(self.turned, lanes, d * imm(width) + imm(v))
+                scalar = spread(load(self.k.flat, bases[r] + d), lanes)
+                body.append(store_vector(held[r], lanes, load_vector(held[r], lanes, v) + scalar * vector, v))
+            return seq(body)
+
+        out.append(loop(self.found.inner, step, "d"))
+        for r, v in spots:
+
+            def masked(i: Expr, r: int = r) -> Stmt:
+                value = self.found.masked(load(held[r], i), self.masks, numbers[r], self.first + i)
+                return store(held[r], value, i)
+
+            if self.masks:
+                out.append(lanes_loop(lanes, masked, v))
+            place = (start + imm(r)) * imm(width) + imm(v)
+            out.append(store_vector(self.scores, lanes, load_vector(held[r], lanes, v), place))
+
+        def raised(i: Expr) -> Stmt:
+            largest = load(self.largest, i)
+            for row in held:
+                largest = tirx.max(largest, load(row, i))
+            return store(self.largest, largest, i)
+
+        out.append(self._each(raised))
+        return seq(out)
+
+    # -- softmax -------------------------------------------------------------------------------
+    def _powers(self, count: Expr, number: Expr | None) -> list[Stmt]:
+        """Return the powers of a block of scores in place, their sums, and what earlier sums are scaled by.
+
+        Where all scores are -inf so far, 0 is taken off: the powers are 0, and so is what is done before.
+        """
+        lanes, width, zero = self.lanes, self.width, tirx.const(0, F32)
+        part, off = register_buffer("part", width, F32), register_buffer("off", width, F32)
+        out: list[Stmt] = [tirx.AllocBuffer(part), tirx.AllocBuffer(off)]
+
+        def taken(i: Expr) -> Stmt:
+            largest = load(self.largest, i)
+            return store(off, tirx.Select(largest == tirx.const(-math.inf, F32), zero, largest), i)
+
+        out.append(self._each(taken))
+        if number is not None:
+            out.append(
+                self._each(lambda i: store(self.before, tirx.exp(load(self.before, i) - load(off, i)), i))
+            )
+        out.append(self._each(lambda i: store(part, zero, i)))
+
+        def line(l: Expr) -> Stmt:
+            body = []
+            for v in range(self.vectors):
+
+                def power(i: Expr) -> Stmt:
+                    at = l * imm(width) + i
+                    return store(self.scores, tirx.exp(load(self.scores, at) - load(off, i)), at)
+
+                def added(i: Expr) -> Stmt:
+                    return store(part, load(part, i) + load(self.scores, l * imm(width) + i), i)
+
+                body += [lanes_loop(lanes, power, v * lanes), lanes_loop(lanes, added, v * lanes)]
+            return seq(body)
+
+        out.append(loop(count, line, "l"))
+
+        def total(i: Expr) -> Stmt:
+            before = load(self.total, i) * load(self.before, i) if number is not None else zero
+            return store(self.total, before + load(part, i), i)
+
+        def share(i: Expr) -> Stmt:
+            found, one = load(self.total, i), tirx.const(1, F32)
+            value = one / found
+            if self.found.zero_nan:
+                value = tirx.Select(found > zero, value, zero)
+            elif as_int(self.found.sizes[KEY]) is None:  # without keys the result is 0
+                value = tirx.Select(self.found.sizes[KEY] == imm(0), one, value)
+            return store(self.share, value, i)
+
+        return [*out, self._each(total), self._each(share)]
+
+    # -- values --------------------------------------------------------------------------------
+    def _values(self, first: Expr, count: Expr, number: Expr | None, last: Expr) -> Stmt:
+        """Return the sums of a block of keys; they go to the result after the last one."""
+        lanes, groups, step, offsets = self.groups
+        ends = self.found.columns - len(offsets) * lanes
+
+        def group(tile: Expr, g: Expr) -> Stmt:
+            out: list[Stmt] = []
+            column: Expr = imm(0)
+            if groups > 1:
+                column = let("column", simple(tirx.min(g * imm(step), imm(ends))), out)
+            out.append(self._value_tile(first, count, number, last, tile, g, column))
+            return seq(out)
+
+        tiles = self.width // self.rows
+        return loop(tiles, lambda tile: loop(groups, lambda g: group(tile, g), "group"), "rows")
+
+    def _value_tile(
+        self, first: Expr, count: Expr, number: Expr | None, last: Expr, tile: Expr, group: Expr, column: Expr
+    ) -> Stmt:
+        """Return the sums of a register tile: `rows` queries, one group of columns."""
+        lanes, _, _, offsets = self.groups
+        rows, wide = self.rows, len(offsets) * lanes
+        out: list[Stmt] = []
+        row = let("row", simple(tile * imm(rows)), out)
+        held = [register_buffer("held", wide, F32) for _ in range(rows)]
+        spots = [(r, n) for r in range(rows) for n in range(len(offsets))]
+        out.extend(tirx.AllocBuffer(h) for h in held)
+
+        def kept(r: int, n: int) -> Expr:
+            return (row + imm(r)) * imm(self.row) + group * imm(wide) + imm(n * lanes)
+
+        for r, n in spots:
+            value = spread(tirx.const(0, F32), lanes)
+            if number is not None:
+                value = load_vector(self.sums, lanes, kept(r, n)) * spread(load(self.before, row + imm(r)), lanes)
+            out.append(store_vector(held[r], lanes, value, n * lanes))
+        base = let("base", simple(self.v.place(**{KEY: first, COLUMN: column})), out)
+        stride = self.v.strides[KEY]
+
+        def add(l: Expr) -> Stmt:
+            body = []
+            for r, n in spots:
+                scalar = spread(load(self.scores, l * imm(self.width) + row + imm(r)), lanes)
+                vector = load_vector(self.v.flat, lanes, base + l * stride + imm(offsets[n]))
+                total = load_vector(held[r], lanes, n * lanes) + scalar * vector
+                body.append(store_vector(held[r], lanes, total, n * lanes))
+            return seq(body)
+
+        out.append(loop(count, add, "l"))
+
+        def finish(r: int, n: int) -> Stmt:
+            query = self.first + row + imm(r)
+            share = load(self.share, row + imm(r))
+            value = load_vector(held[r], lanes, n * lanes) * spread(share, lanes)
+            if self.found.zero_nan:
+                zero = spread(tirx.const(0, F32), lanes)
+                value = tirx.Select(spread(share > tirx.const(0, F32), lanes), value, zero)
+            place = self.out.place(**{QUERY: query, COLUMN: column + imm(offsets[n])})
+            return store_vector(self.out.flat, lanes, value, place)
+
+        done = seq([finish(r, n) for r, n in spots])
+        if number is None:
+            return seq([*out, done])
+        keep = seq([store_vector(self.sums, lanes, load_vector(held[r], lanes, n * lanes), kept(r, n)) for r, n in spots])
+        return seq([*out, tirx.IfThenElse(tirx.EQ(number, last), done, keep)])
+
+
+def _register(value: Expr, lanes: int, out: list[Stmt]) -> Any:
+    """Return a register that holds a vector."""
+    held = register_buffer("turn", lanes, F32)
+    out.extend([tirx.AllocBuffer(held), store_vector(held, lanes, value, 0)])
+    return held
