@@ -233,9 +233,9 @@ class _Reader:
     def origin(self) -> Origin:
         parts: list[str] = []
         if self.scan.skip_word("from"):
-            while len(parts) < 3 and self.scan.sees('"'):
+            while self.scan.sees('"'):
                 parts.append(self.scan.string())
-        return Origin(*parts) if parts else Origin("")
+        return Origin(*parts[:3], others=tuple(parts[3:])) if parts else Origin("")
 
     def graphs(self) -> dict[str, Graph]:
         scan = self.scan
