@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from hcomp.codegen.kernel_list import RULE
 from hcomp.codegen.kernel_work import BYTES, OPERATIONS, item_bytes
 from hcomp.codegen.lowering import Lowering, Rule
 from hcomp.codegen.relax_table import LOWER
@@ -23,6 +24,7 @@ from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy.attention_blocks import block_statement, blocks_of
 from hcomp.targets.cpu.heavy.attention_parts import Attention, Operand
 from hcomp.targets.cpu.heavy.attention_rows import rows_of
+from hcomp.targets.cpu.schedule.module import finished
 from hcomp.targets.cpu.schedule.nest import (
     GRAIN_OPERATIONS,
     PARALLEL,
@@ -35,7 +37,6 @@ from hcomp.targets.cpu.schedule.nest import (
     ceil_div,
     flat_view,
     imm,
-    let,
     loop,
     opaque_let,
     product,
@@ -52,6 +53,8 @@ _SOFTMAX = 12
 def attention_rule(features: CpuFeatures) -> Rule:
     """Return the row of attention: what the kernel does not take has the row of the common table."""
 
+    made: dict[Any, Any] = {}
+
     def attention(lowering: Lowering, node: Node) -> Any:
         types = [lowering.type(name) for name in node.inputs]
         if not takes_attention(types, node.attrs):
@@ -59,9 +62,11 @@ def attention_rule(features: CpuFeatures) -> Rule:
         result = node.outputs[0].type
         assert isinstance(result, TensorType)
         bb = lowering.builder
-        function = bb.add_func(attention_function(types, node.attrs, features), "attention")
+        key = (id(bb), tuple(types), tuple(node.attrs.items()))
+        if key not in made:  # the layers of a model share it
+            made[key] = bb.add_func(attention_function(types, node.attrs, features), "attention")
         arguments = [lowering.expr(name) for name in node.inputs]
-        return bb.emit(relax.call_tir(function, arguments, lowering.relax_type(result)))
+        return bb.emit(relax.call_tir(made[key], arguments, lowering.relax_type(result)))
 
     return attention
 
@@ -112,8 +117,9 @@ def attention_function(types: Sequence[TensorType], attrs: Mapping[str, Any], cp
         for own, b in zip((*axes, attrs["output"]), (*buffers, result), strict=True)
     ]
     func = func.with_attr(OPERATIONS, simple(operations)).with_attr(BYTES, simple(sum(moved[1:], moved[0])))
-    # 8 is Relax's opaque pattern: nothing is fused into the loops.
-    return func.with_attr("tirx.noalias", True).with_attr("op_pattern", 8)
+    # 8 is Relax's opaque pattern: nothing is fused into the loops. They are long, so no pass need look for blocks.
+    func = func.with_attr("tirx.noalias", True).with_attr("op_pattern", 8)
+    return finished(func, cpu).with_attr(RULE, "attention")
 
 
 def _tasks(found: Attention, axes: Sequence[str], buffers: Sequence[Any], cpu: CpuFeatures) -> Stmt:
@@ -138,9 +144,9 @@ def _tasks(found: Attention, axes: Sequence[str], buffers: Sequence[Any], cpu: C
         divisors = [e if as_int(e) is not None else opaque_let("extent", tirx.max(e, imm(1)), out) for e in extents]
         blocks = each if as_int(each) is not None else opaque_let("blocks", tirx.max(each, imm(1)), out)
         *places, block = unravel(number, [*divisors, blocks])
-        at = {c: let("at", place, out) for c, place in zip(batch, places, strict=True)}
+        at = {c: opaque_let("at", place, out) for c, place in zip(batch, places, strict=True)}
         operands = [Operand.of(v, own, b.shape, at, out) for v, own, b in zip(views, axes, buffers, strict=True)]
-        out.append(_queries(found, operands, let("block", block, out), cpu))
+        out.append(_queries(found, operands, opaque_let("block", block, out), cpu))
         return seq(out)
 
     return loop(total, task, "task", SERIAL if small else PARALLEL)

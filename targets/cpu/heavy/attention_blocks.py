@@ -29,10 +29,10 @@ from hcomp.targets.cpu.schedule.nest import (
     ceil_div,
     imm,
     imm32,
-    let,
     load,
     load_vector,
     loop,
+    opaque_let,
     register_buffer,
     seq,
     simple,
@@ -56,11 +56,11 @@ def block_statement(found: Attention, operands: Sequence[Operand], block: Expr, 
     queries, lanes = found.sizes[QUERY], cpu.lanes()
     known, width = as_int(queries), blocks_of(cpu)
     out: list[Stmt] = []
-    first = let("first", simple(block * imm(width)), out)
+    first = opaque_let("first", simple(block * imm(width)), out)
 
     def at(start: Expr, vectors: int) -> Stmt:
         inside: list[Stmt] = []
-        start = let("query", simple(tirx.min(start, queries - imm(vectors * lanes))), inside)
+        start = opaque_let("query", simple(tirx.min(start, queries - imm(vectors * lanes))), inside)
         return seq([*inside, _Block(found, operands, start, vectors, cpu).statement()])
 
     def rest(left: Expr) -> Stmt:
@@ -83,7 +83,7 @@ def block_statement(found: Attention, operands: Sequence[Operand], block: Expr, 
         )
 
     if known is None:
-        left = let("left", tirx.min(queries - first, imm(width)), out)
+        left = opaque_let("left", tirx.min(queries - first, imm(width)), out)
         whole = tirx.And(left > imm(width - lanes), queries >= imm(width))
         return seq([*out, tirx.IfThenElse(whole, at(first, _VECTORS), rest(left))])
     left = known % width
@@ -165,7 +165,7 @@ class _Block:
         def square(number: Expr) -> Stmt:
             out: list[Stmt] = []
             at = number * imm(lanes)
-            d = let("d", simple(at if inner % lanes == 0 else tirx.min(at, imm(inner - lanes))), out)
+            d = opaque_let("d", simple(at if inner % lanes == 0 else tirx.min(at, imm(inner - lanes))), out)
             for v in range(self.vectors):
                 held = []
                 for r in range(lanes):
@@ -206,7 +206,7 @@ class _Block:
             start = number * imm(tile)
             if known is None or known % tile:
                 start = tirx.min(start, count - imm(tile))
-            start = let("key", simple(start), out)
+            start = opaque_let("key", simple(start), out)
             return seq([*out, self._score_tile(first, start, tile)])
 
         tiles = loop(ceil_div(count, tile), at, "tile")
@@ -219,8 +219,8 @@ class _Block:
         """Return the scores of `keys` keys from `start` on in the block that begins at key `first`."""
         lanes, width = self.lanes, self.width
         out: list[Stmt] = []
-        numbers = [let("l", simple(first + start + imm(r)), out) for r in range(keys)]
-        bases = [let("base", simple(self.k.place(**{KEY: n})), out) for n in numbers]
+        numbers = [opaque_let("l", simple(first + start + imm(r)), out) for r in range(keys)]
+        bases = [opaque_let("base", simple(self.k.place(**{KEY: n})), out) for n in numbers]
         held = [register_buffer("held", width, F32) for _ in range(keys)]
         spots = [(r, v * lanes) for r in range(keys) for v in range(self.vectors)]
         out.extend(tirx.AllocBuffer(h) for h in held)
@@ -317,7 +317,7 @@ class _Block:
             out: list[Stmt] = []
             column: Expr = imm(0)
             if groups > 1:
-                column = let("column", simple(tirx.min(g * imm(step), imm(ends))), out)
+                column = opaque_let("column", simple(tirx.min(g * imm(step), imm(ends))), out)
             out.append(self._value_tile(first, count, number, last, tile, g, column))
             return seq(out)
 
@@ -331,7 +331,7 @@ class _Block:
         lanes, _, _, offsets = self.groups
         rows, wide = self.rows, len(offsets) * lanes
         out: list[Stmt] = []
-        row = let("row", simple(tile * imm(rows)), out)
+        row = opaque_let("row", simple(tile * imm(rows)), out)
         held = [register_buffer("held", wide, F32) for _ in range(rows)]
         spots = [(r, n) for r in range(rows) for n in range(len(offsets))]
         out.extend(tirx.AllocBuffer(h) for h in held)
@@ -344,7 +344,7 @@ class _Block:
             if number is not None:
                 value = load_vector(self.sums, lanes, kept(r, n)) * spread(load(self.before, row + imm(r)), lanes)
             out.append(store_vector(held[r], lanes, value, n * lanes))
-        base = let("base", simple(self.v.place(**{KEY: first, COLUMN: column})), out)
+        base = opaque_let("base", simple(self.v.place(**{KEY: first, COLUMN: column})), out)
         stride = self.v.strides[KEY]
 
         def add(l: Expr) -> Stmt:

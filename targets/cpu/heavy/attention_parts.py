@@ -16,7 +16,6 @@ from hcomp.targets.cpu.schedule.nest import (
     Stmt,
     as_int,
     imm,
-    let,
     load,
     loop,
     opaque_let,
@@ -92,7 +91,7 @@ class Operand:
                 start = start + imm(int(letter)) * stride
             else:
                 strides[letter] = stride
-        return cls(flat, let("start", simple(start), out), strides)
+        return cls(flat, opaque_let("start", simple(start), out), strides)
 
     def place(self, **at: Expr) -> Expr:
         """Return where the element at these indices is; axes that the tensor does not have do not matter."""
@@ -122,7 +121,7 @@ def key_blocks(keys: Expr, most: int, body: Callable[[Expr, Expr, Expr | None], 
         inside: list[Stmt] = []
         first = opaque_let("first", tirx.floordiv(number * keys, count), inside)
         end = opaque_let("end", tirx.floordiv((number + imm(1)) * keys, count), inside)
-        length = let("length", end - first, inside)
+        length = opaque_let("length", end - first, inside)
         return seq([*inside, body(first, length, number)])
 
     return seq([*out, loop(count, block, "keys")])

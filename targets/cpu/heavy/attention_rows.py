@@ -23,10 +23,10 @@ from hcomp.targets.cpu.schedule.nest import (
     ceil_div,
     imm,
     imm32,
-    let,
     load,
     load_vector,
     loop,
+    opaque_let,
     register_buffer,
     seq,
     simple,
@@ -108,7 +108,7 @@ class _Row:
                 start = number * imm(lanes)
                 if known is None or known % lanes:
                     start = tirx.min(start, count - imm(lanes))
-                start = let("key", simple(start), out)
+                start = opaque_let("key", simple(start), out)
                 return seq([*out, self._tile(first, start)])
 
             scores = loop(ceil_div(count, lanes), at, "tile")
@@ -140,7 +140,7 @@ class _Row:
         """Return the scores of one vector of keys."""
         lanes, inner = self.lanes, self.found.inner
         out: list[Stmt] = []
-        bases = [let("base", simple(self.k.place(**{KEY: first + start + imm(r)})), out) for r in range(lanes)]
+        bases = [opaque_let("base", simple(self.k.place(**{KEY: first + start + imm(r)})), out) for r in range(lanes)]
         held = [register_buffer("held", lanes, F32) for _ in range(lanes)]
         out.extend(tirx.AllocBuffer(h) for h in held)
         out.extend(store_vector(h, lanes, spread(tirx.const(0, F32), lanes), 0) for h in held)
@@ -216,7 +216,7 @@ class _Row:
             out: list[Stmt] = []
             column: Expr = imm(0)
             if groups > 1:
-                column = let("column", simple(tirx.min(g * imm(step), imm(ends))), out)
+                column = opaque_let("column", simple(tirx.min(g * imm(step), imm(ends))), out)
             return seq([*out, self._group(first, count, number, last, g, column)])
 
         return loop(groups, group, "group")
@@ -238,7 +238,7 @@ class _Row:
                 if number is not None and c == 0:
                     value = load_vector(self.sums, lanes, kept[n]) * spread(load(self.state, _BEFORE), lanes)
                 out.append(store_vector(h, lanes, value, n * lanes))
-        base = let("base", simple(self.v.place(**{KEY: first, COLUMN: column})), out)
+        base = opaque_let("base", simple(self.v.place(**{KEY: first, COLUMN: column})), out)
         stride = self.v.strides[KEY]
 
         def add(c: int, l: Expr) -> list[Stmt]:

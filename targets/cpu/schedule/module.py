@@ -27,20 +27,19 @@ def schedule_module(mod: tvm.IRModule, cpu: CpuFeatures) -> tvm.IRModule:
     """
     before = {name: func for name, func in mod.functions.items() if isinstance(func, tirx.PrimFunc)}
     scheduled = {
-        name: func if SCHEDULED in (func.attrs or {}) else _schedule_function(str(name.name_hint), func, cpu)
+        name: _schedule_function(str(name.name_hint), func, cpu)
         for name, func in before.items()
+        if SCHEDULED not in (func.attrs or {})
     }
-    after = {name: _finished(func, cpu) for name, func in lower_blocks(tvm.IRModule(scheduled)).functions.items()}
+    after = {name: finished(func, cpu) for name, func in lower_blocks(tvm.IRModule(scheduled)).functions.items()}
     result = mod.clone() if hasattr(mod, "clone") else tvm.IRModule(mod.functions, attrs=mod.attrs)
     for name, func in after.items():
         result.update_func(mod.get_global_var(str(name.name_hint)), func)
     return result
 
 
-def _finished(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
-    """Return plain loops with the rewrites on loops done; functions that came scheduled stay as they are."""
-    if SCHEDULED in (func.attrs or {}):
-        return func
+def finished(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
+    """Return plain loops with the rewrites on loops done, marked as scheduled."""
     return vectorise_math(widen_reductions(func, cpu)).with_attr(SCHEDULED, True)
 
 
