@@ -21,7 +21,7 @@ from hcomp.ir.graph import Node
 from hcomp.ir.ops.attention import COLUMN, INNER, KEY, QUERY, batch_axes
 from hcomp.ir.types import TensorType
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.heavy.attention_blocks import block_statement, blocks_of
+from hcomp.targets.cpu.heavy.attention_blocks import block_statement, queries_of
 from hcomp.targets.cpu.heavy.attention_parts import Attention, Operand
 from hcomp.targets.cpu.heavy.attention_rows import rows_of
 from hcomp.targets.cpu.schedule.module import finished
@@ -126,9 +126,8 @@ def _tasks(found: Attention, axes: Sequence[str], buffers: Sequence[Any], cpu: C
     """Return the loop over tasks: batch axes in the order of the result, then blocks of queries."""
     batch = [c for c in axes[-1] if c in batch_axes(axes[0])]
     queries, lanes = found.sizes[QUERY], cpu.lanes()
-    width = blocks_of(cpu)
     few = as_int(queries) is not None and as_int(queries) < lanes
-    each = imm(1) if few else ceil_div(queries, width)
+    each = imm(1) if few else ceil_div(queries, queries_of(found, cpu))
     extents = [found.sizes[c] for c in batch]
     known = [as_int(e) for e in (*extents, queries, found.sizes[KEY])]
     work = 2 * (found.inner + found.columns)

@@ -45,62 +45,79 @@ from hcomp.targets.cpu.schedule.turned import turning
 _VECTORS = 3
 """Vectors of queries in a whole block: with four keys their sums fill three quarters of 16 registers."""
 
-
-def blocks_of(cpu: CpuFeatures) -> int:
-    """Return the queries of a whole block."""
-    return _VECTORS * cpu.lanes()
+_TOGETHER = 4
+"""Blocks of queries that share a block of keys, at most."""
 
 
-def block_statement(found: Attention, operands: Sequence[Operand], block: Expr, cpu: CpuFeatures) -> Stmt:
-    """Return the queries of block number `block`, of at least as many queries as a vector has lanes."""
+def queries_of(found: Attention, cpu: CpuFeatures) -> int:
+    """Return the most queries of one task."""
+    return _Block.together(found, cpu) * _VECTORS * cpu.lanes()
+
+
+def block_statement(found: Attention, operands: Sequence[Operand], task: Expr, cpu: CpuFeatures) -> Stmt:
+    """Return the queries of task number `task`, where there are at least as many as a vector has lanes."""
     queries, lanes = found.sizes[QUERY], cpu.lanes()
-    known, width = as_int(queries), blocks_of(cpu)
+    width, most = _VECTORS * lanes, queries_of(found, cpu)
+    known = as_int(queries)
     out: list[Stmt] = []
-    first = opaque_let("first", simple(block * imm(width)), out)
+    first = opaque_let("first", simple(task * imm(most)), out)
 
-    def at(start: Expr, vectors: int) -> Stmt:
-        inside: list[Stmt] = []
-        start = opaque_let("query", simple(tirx.min(start, queries - imm(vectors * lanes))), inside)
-        return seq([*inside, _Block(found, operands, start, vectors, cpu).statement()])
+    def blocks(start: Expr, count: Expr | int, vectors: int) -> Stmt:
+        """Return `count` blocks from query `start` on; one that would reach over the end starts early."""
+        if as_int(count) == 0 or (known is not None and known < vectors * lanes):
+            return tirx.Evaluate(imm(0))
+        return _Block(found, operands, start, imm(count) if isinstance(count, int) else count, vectors, cpu).statement()
 
-    def rest(left: Expr) -> Stmt:
-        """Return blocks of two vectors and of one for `left` queries, fewer than a whole block or all there are."""
-        two = tirx.And(left > imm(lanes), queries >= imm(2 * lanes))
+    def rest(start: Expr, left: Expr) -> list[Stmt]:
+        """Return blocks of two vectors and of one for the `left` queries that fill no whole block."""
         count = as_int(left)
+        two = tirx.And(left > imm(lanes), queries >= imm(2 * lanes))
         if count is not None and known is not None:
-            pairs = count > lanes and known >= 2 * lanes
-            parts = [at(first, 2)] if pairs else []
-            done = 2 * lanes if pairs else 0
-            parts += [at(simple(first + imm(done + k * lanes)), 1) for k in range(-(-max(0, count - done) // lanes))]
-            return seq(parts)
-        done = tirx.Select(two, imm(2 * lanes), imm(0))
-        ones = ceil_div(tirx.max(left - done, imm(0)), lanes)
-        return seq(
-            [
-                tirx.IfThenElse(two, at(first, 2), None),
-                loop(ones, lambda k: at(simple(first + done + k * imm(lanes)), 1), "one"),
-            ]
-        )
+            pair = int(count > lanes and known >= 2 * lanes)
+            ones = -(-max(0, count - 2 * lanes * pair) // lanes)
+            return [blocks(start, pair, 2), blocks(simple(start + imm(2 * lanes * pair)), ones, 1)]
+        done = opaque_let("done", tirx.Select(two, imm(2 * lanes), imm(0)), out)
+        ones = opaque_let("ones", ceil_div(tirx.max(left - done, imm(0)), lanes), out)
+        return [
+            tirx.IfThenElse(done > imm(0), blocks(start, 1, 2), None),
+            tirx.IfThenElse(ones > imm(0), blocks(opaque_let("start", start + done, out), ones, 1), None),
+        ]
+
+    def whole(left: Any) -> Any:
+        """Return how many whole blocks `left` queries are; one may start early to be so."""
+        return (left + lanes - 1) // width
 
     if known is None:
-        left = opaque_let("left", tirx.min(queries - first, imm(width)), out)
-        whole = tirx.And(left > imm(width - lanes), queries >= imm(width))
-        return seq([*out, tirx.IfThenElse(whole, at(first, _VECTORS), rest(left))])
-    left = known % width
-    if left == 0 or (left > width - lanes and known > width):
-        return seq([*out, at(first, _VECTORS)])
-    if known < width:
-        return seq([*out, rest(imm(known))])
-    return seq([*out, tirx.IfThenElse(first + imm(width) <= queries, at(first, _VECTORS), rest(imm(left)))])
+        left = opaque_let("left", tirx.min(queries - first, imm(most)), out)
+        count = tirx.Select(queries >= imm(width), tirx.floordiv(left + imm(lanes - 1), imm(width)), imm(0))
+        count = opaque_let("count", count, out)
+        start = opaque_let("behind", first + count * imm(width), out)
+        left = opaque_let("left", left - count * imm(width), out)
+        parts = [tirx.IfThenElse(count > imm(0), blocks(first, count, _VECTORS), None), *rest(start, left)]
+        return seq([*out, *parts])
+    last = known % most
+    few = whole(last) if known >= width else 0
+    behind = rest(simple(first + imm(few * width)), imm(max(0, last - few * width)))
+    if known <= most:
+        few = whole(known) if known >= width else 0
+        left = max(0, known - few * width)
+        return seq([*out, blocks(first, few, _VECTORS), *rest(simple(first + imm(few * width)), imm(left))])
+    full = first + imm(most) <= queries
+    count = opaque_let("count", tirx.Select(full, imm(most // width), imm(few)), out)
+    many = blocks(first, count, _VECTORS)
+    if last == 0:
+        return seq([*out, many])
+    return seq([*out, many, tirx.IfThenElse(full, tirx.Evaluate(imm(0)), seq(behind))])
 
 
 @dataclass
 class _Block:
-    """One block of `vectors` vectors of queries from `first` on."""
+    """`count` blocks of `vectors` vectors of queries from `start` on, which share each block of keys."""
 
     found: Attention
     operands: Sequence[Operand]
-    first: Expr
+    start: Expr
+    count: Expr
     vectors: int
     cpu: CpuFeatures
 
@@ -118,33 +135,69 @@ class _Block:
         at_once = known if self.single and known is not None else self.most
         lanes, groups, _, offsets = self.groups
         self.row = groups * len(offsets) * lanes
-        self.turned = buffer("turned", [self.found.inner * self.width], F32)
+        most = as_int(self.count) or self.together(self.found, self.cpu)
+        self.turned = buffer("turned", [most * self.found.inner * self.width], F32)
         self.scores = buffer("scores", [at_once * self.width], F32)
-        self.largest, self.before, self.total, self.share = (
-            buffer(name, [self.width], F32) for name in ("largest", "before", "total", "share")
-        )
-        self.sums = buffer("sums", [self.width * self.row], F32)
+        self.largest, self.total = (buffer(name, [most * self.width], F32) for name in ("largest", "total"))
+        self.before, self.share = (buffer(name, [self.width], F32) for name in ("before", "share"))
+        self.sums = buffer("sums", [most * self.width * self.row], F32)
+
+    @staticmethod
+    def together(found: Attention, cpu: CpuFeatures) -> int:
+        """Return how many blocks of queries share a block of keys: what they carry along stays in the second cache.
+
+        Where one block has all keys, those stay in the caches by themselves.
+        """
+        width = _VECTORS * cpu.lanes()
+        known = as_int(found.sizes[KEY])
+        if known is not None and known <= found.keys_at_once(width, cpu):
+            return 1
+        each = 4 * width * (found.inner + found.columns)
+        return max(1, min(_TOGETHER, cpu.l2_bytes // 2 // each))
 
     def statement(self) -> Stmt:
-        """Return the whole block."""
-        out: list[Stmt] = [
-            tirx.AllocBuffer(b) for b in (self.turned, self.scores, self.largest, self.before, self.total, self.share)
-        ]
-        out.append(self._turn())
-        out.append(self._each(lambda i: store(self.largest, tirx.const(-math.inf, F32), i)))
-        out.append(self._each(lambda i: store(self.total, tirx.const(0, F32), i)))
+        """Return all the blocks."""
+        out: list[Stmt] = [tirx.AllocBuffer(b) for b in (self.turned, self.scores, self.largest, self.total)]
+        out += [tirx.AllocBuffer(b) for b in (self.before, self.share)]
         if not self.single:
             out.append(tirx.AllocBuffer(self.sums))
-            zero = spread(tirx.const(0, F32), self.lanes)
-            count = self.width * self.row // self.lanes
-            out.append(loop(count, lambda i: store_vector(self.sums, self.lanes, zero, i * imm(self.lanes)), "i"))
         keys = self.found.sizes[KEY]
         last = simple(block_count(keys, self.most, out) - imm(1))
-        out.append(key_blocks(keys, self.most, lambda first, count, number: self._keys(first, count, number, last)))
-        return seq(out)
+
+        def begun(number: Expr) -> Stmt:
+            inside: list[Stmt] = []
+            self._place(number, inside)
+            inside.append(self._turn())
+            inside.append(self._each(lambda i: store(self.largest, tirx.const(-math.inf, F32), self.state + i)))
+            inside.append(self._each(lambda i: store(self.total, tirx.const(0, F32), self.state + i)))
+            if not self.single:
+                zero = spread(tirx.const(0, F32), self.lanes)
+                vectors = self.width * self.row // self.lanes
+                at = opaque_let("at", self.state * imm(self.row), inside)
+                inside.append(
+                    loop(vectors, lambda i: store_vector(self.sums, self.lanes, zero, at + i * imm(self.lanes)), "i")
+                )
+            return seq(inside)
+
+        def block(first: Expr, length: Expr, part: Expr | None) -> Stmt:
+            def one(number: Expr) -> Stmt:
+                inside: list[Stmt] = []
+                self._place(number, inside)
+                return seq([*inside, self._keys(first, length, part, last)])
+
+            return loop(self.count, one, "block")
+
+        return seq([*out, loop(self.count, begun, "block"), key_blocks(keys, self.most, block)])
+
+    def _place(self, number: Expr, out: list[Stmt]) -> None:
+        """Say which block what follows is about: its first query, and where in the buffers its part begins."""
+        first = self.start + number * imm(self.width)
+        self.first = opaque_let("query", tirx.min(first, self.found.sizes[QUERY] - imm(self.width)), out)
+        self.state = opaque_let("state", simple(number * imm(self.width)), out)
+        self.panel = opaque_let("panel", simple(number * imm(self.width * self.found.inner)), out)
 
     def _each(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        """Return `body` for every query, by vectors."""
+        """Return `body` for every query of a block, by vectors."""
         return seq([lanes_loop(self.lanes, body, v * self.lanes) for v in range(self.vectors)])
 
     def _turn(self) -> Stmt:
@@ -156,7 +209,7 @@ class _Block:
             def line(d: Expr) -> Stmt:
                 def one(i: Expr) -> Stmt:
                     value = self.q.element(**{QUERY: self.first + i, INNER: d}) * scale
-                    return store(self.turned, value, d * imm(self.width) + i)
+                    return store(self.turned, value, self.panel + d * imm(self.width) + i)
 
                 return loop(self.width, one, "i")
 
@@ -178,7 +231,7 @@ class _Block:
                         for a, b, picked in pairs
                     ]
                 for r, h in enumerate(held):
-                    place = (d + imm(r)) * imm(self.width) + imm(v * lanes)
+                    place = self.panel + (d + imm(r)) * imm(self.width) + imm(v * lanes)
                     out.append(store_vector(self.turned, lanes, load_vector(h, lanes, 0), place))
             return seq(out)
 
@@ -188,7 +241,7 @@ class _Block:
         """Return what one block of keys adds."""
         out: list[Stmt] = []
         if number is not None:
-            out.append(self._each(lambda i: store(self.before, load(self.largest, i), i)))
+            out.append(self._each(lambda i: store(self.before, load(self.largest, self.state + i), i)))
         out.append(self._scores(first, count))
         out.extend(self._powers(count, number))
         out.append(self._values(first, count, number, last))
@@ -229,7 +282,7 @@ class _Block:
         def step(d: Expr) -> Stmt:
             body = []
             for r, v in spots:
-                vector = load_vector(self.turned, lanes, d * imm(width) + imm(v))
+                vector = load_vector(self.turned, lanes, self.panel + d * imm(width) + imm(v))
                 scalar = spread(load(self.k.flat, bases[r] + d), lanes)
                 body.append(store_vector(held[r], lanes, load_vector(held[r], lanes, v) + scalar * vector, v))
             return seq(body)
@@ -247,10 +300,10 @@ class _Block:
             out.append(store_vector(self.scores, lanes, load_vector(held[r], lanes, v), place))
 
         def raised(i: Expr) -> Stmt:
-            largest = load(self.largest, i)
+            largest = load(self.largest, self.state + i)
             for row in held:
                 largest = tirx.max(largest, load(row, i))
-            return store(self.largest, largest, i)
+            return store(self.largest, largest, self.state + i)
 
         out.append(self._each(raised))
         return seq(out)
@@ -266,7 +319,7 @@ class _Block:
         out: list[Stmt] = [tirx.AllocBuffer(part), tirx.AllocBuffer(off)]
 
         def taken(i: Expr) -> Stmt:
-            largest = load(self.largest, i)
+            largest = load(self.largest, self.state + i)
             return store(off, tirx.Select(largest == tirx.const(-math.inf, F32), zero, largest), i)
 
         out.append(self._each(taken))
@@ -293,11 +346,11 @@ class _Block:
         out.append(loop(count, line, "l"))
 
         def total(i: Expr) -> Stmt:
-            before = load(self.total, i) * load(self.before, i) if number is not None else zero
-            return store(self.total, before + load(part, i), i)
+            before = load(self.total, self.state + i) * load(self.before, i) if number is not None else zero
+            return store(self.total, before + load(part, i), self.state + i)
 
         def share(i: Expr) -> Stmt:
-            found, one = load(self.total, i), tirx.const(1, F32)
+            found, one = load(self.total, self.state + i), tirx.const(1, F32)
             value = one / found
             if self.found.zero_nan:
                 value = tirx.Select(found > zero, value, zero)
@@ -337,7 +390,7 @@ class _Block:
         out.extend(tirx.AllocBuffer(h) for h in held)
 
         def kept(r: int, n: int) -> Expr:
-            return (row + imm(r)) * imm(self.row) + group * imm(wide) + imm(n * lanes)
+            return (self.state + row + imm(r)) * imm(self.row) + group * imm(wide) + imm(n * lanes)
 
         for r, n in spots:
             value = spread(tirx.const(0, F32), lanes)

@@ -60,8 +60,8 @@ class Attention:
         return score
 
     def keys_at_once(self, lanes_of_queries: int, cpu: CpuFeatures) -> int:
-        """Return the most keys of one block: their scores fill half of the first cache."""
-        return max(64, cpu.l1_bytes // 2 // 4 // lanes_of_queries)
+        """Return the most keys of one block: scores fill half of the first cache, k and v half of the second."""
+        return max(64, min(cpu.l1_bytes // 2 // 4 // lanes_of_queries, cpu.l2_bytes // 2 // 4 // (self.inner + self.columns)))
 
 
 @dataclass(frozen=True)
