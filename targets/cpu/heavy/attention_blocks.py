@@ -39,6 +39,7 @@ from hcomp.targets.cpu.schedule.nest import (
     spread,
     store,
     store_vector,
+    vector_loop,
 )
 from hcomp.targets.cpu.schedule.turned import turning
 
@@ -66,7 +67,16 @@ def block_statement(found: Attention, operands: Sequence[Operand], task: Expr, c
         """Return `count` blocks from query `start` on; one that would reach over the end starts early."""
         if as_int(count) == 0 or (known is not None and known < vectors * lanes):
             return tirx.Evaluate(imm(0))
-        return _Block(found, operands, start, imm(count) if isinstance(count, int) else count, vectors, cpu).statement()
+        count = imm(count) if isinstance(count, int) else count
+        keys = found.sizes[KEY]
+        known_keys, at_once = as_int(keys), found.keys_at_once(vectors * lanes, cpu)
+        few = _Block(found, operands, start, count, vectors, cpu, few_keys=True)
+        many = _Block(found, operands, start, count, vectors, cpu, few_keys=False)
+        if known_keys is not None:
+            return (few if known_keys <= at_once else many).statement()
+        if vectors < _VECTORS:
+            return many.statement()
+        return tirx.IfThenElse(keys <= imm(at_once), few.statement(), many.statement())
 
     def rest(start: Expr, left: Expr) -> list[Stmt]:
         """Return blocks of two vectors and of one for the `left` queries that fill no whole block."""
@@ -112,7 +122,11 @@ def block_statement(found: Attention, operands: Sequence[Operand], task: Expr, c
 
 @dataclass
 class _Block:
-    """`count` blocks of `vectors` vectors of queries from `start` on, which share each block of keys."""
+    """`count` blocks of `vectors` vectors of queries from `start` on, which share each block of keys.
+
+    `few_keys` says that one block has them all. Otherwise blocks of keys are copied first, where enough queries
+    share the copy.
+    """
 
     found: Attention
     operands: Sequence[Operand]
@@ -120,6 +134,7 @@ class _Block:
     count: Expr
     vectors: int
     cpu: CpuFeatures
+    few_keys: bool
 
     def __post_init__(self) -> None:
         self.lanes = self.cpu.lanes()
@@ -131,8 +146,7 @@ class _Block:
         self.groups = column_groups(self.found.columns, self.lanes, max(1, budget // self.rows))
         self.most = self.found.keys_at_once(self.width, self.cpu)
         known = as_int(self.found.sizes[KEY])
-        self.single = known is not None and known <= self.most
-        at_once = known if self.single and known is not None else self.most
+        at_once = known if self.few_keys and known is not None else self.most
         lanes, groups, _, offsets = self.groups
         self.row = groups * len(offsets) * lanes
         most = as_int(self.count) or self.together(self.found, self.cpu)
@@ -141,6 +155,11 @@ class _Block:
         self.largest, self.total = (buffer(name, [most * self.width], F32) for name in ("largest", "total"))
         self.before, self.share = (buffer(name, [self.width], F32) for name in ("before", "share"))
         self.sums = buffer("sums", [most * self.width * self.row], F32)
+        queries = as_int(self.found.sizes[QUERY])
+        shared = self.together(self.found, self.cpu) == _TOGETHER and (queries is None or queries >= 2 * self.width)
+        self.copied = shared and self.vectors == _VECTORS and not self.few_keys
+        self.near_k = buffer("near_k", [at_once * self.found.inner], F32)
+        self.near_v = buffer("near_v", [at_once * self.row], F32)
 
     @staticmethod
     def together(found: Attention, cpu: CpuFeatures) -> int:
@@ -159,7 +178,7 @@ class _Block:
         """Return all the blocks."""
         out: list[Stmt] = [tirx.AllocBuffer(b) for b in (self.turned, self.scores, self.largest, self.total)]
         out += [tirx.AllocBuffer(b) for b in (self.before, self.share)]
-        if not self.single:
+        if not self.few_keys:
             out.append(tirx.AllocBuffer(self.sums))
         keys = self.found.sizes[KEY]
         last = simple(block_count(keys, self.most, out) - imm(1))
@@ -170,7 +189,7 @@ class _Block:
             inside.append(self._turn())
             inside.append(self._each(lambda i: store(self.largest, tirx.const(-math.inf, F32), self.state + i)))
             inside.append(self._each(lambda i: store(self.total, tirx.const(0, F32), self.state + i)))
-            if not self.single:
+            if not self.few_keys:
                 zero = spread(tirx.const(0, F32), self.lanes)
                 vectors = self.width * self.row // self.lanes
                 at = opaque_let("at", self.state * imm(self.row), inside)
@@ -180,14 +199,18 @@ class _Block:
             return seq(inside)
 
         def block(first: Expr, length: Expr, part: Expr | None) -> Stmt:
+            copies = self._copies(first, length) if self.copied else []
+
             def one(number: Expr) -> Stmt:
                 inside: list[Stmt] = []
                 self._place(number, inside)
                 return seq([*inside, self._keys(first, length, part, last)])
 
-            return loop(self.count, one, "block")
+            return seq([*copies, loop(self.count, one, "block")])
 
-        return seq([*out, loop(self.count, begun, "block"), key_blocks(keys, self.most, block)])
+        if self.copied:
+            out += [tirx.AllocBuffer(self.near_k), tirx.AllocBuffer(self.near_v)]
+        return seq([*out, loop(self.count, begun, "block"), key_blocks(keys, self.most, block, few=self.few_keys)])
 
     def _place(self, number: Expr, out: list[Stmt]) -> None:
         """Say which block what follows is about: its first query, and where in the buffers its part begins."""
@@ -237,6 +260,35 @@ class _Block:
 
         return loop(-(-inner // lanes), square, "square")
 
+    def _copies(self, first: Expr, count: Expr) -> list[Stmt]:
+        """Return the copies of a block of k and of v, one group of columns of v after the other.
+
+        Rows of all heads are as far apart as a power of two, or nearly: in place they would fall on few lines of
+        the caches.
+        """
+        lanes, groups, step, offsets = self.groups
+        inner, wide = self.found.inner, len(offsets) * lanes
+        ends = max(0, self.found.columns - wide)
+
+        def key(l: Expr) -> Stmt:
+            out: list[Stmt] = []
+            base = opaque_let("base", self.k.place(**{KEY: first + l}), out)
+            at = opaque_let("at", l * imm(inner), out)
+            copy = vector_loop(imm(inner), self.lanes, lambda d: store(self.near_k, load(self.k.flat, base + d), at + d))
+            return seq([*out, copy])
+
+        def value(l: Expr) -> Stmt:
+            out: list[Stmt] = []
+            base = opaque_let("base", self.v.place(**{KEY: first + l}), out)
+            for g in range(groups):
+                for n, offset in enumerate(offsets):
+                    vector = load_vector(self.v.flat, lanes, base + imm(min(g * step, ends) + offset))
+                    at = (imm(g) * count + l) * imm(wide) + imm(n * lanes)
+                    out.append(store_vector(self.near_v, lanes, vector, at))
+            return seq(out)
+
+        return [loop(count, key, "l"), loop(count, value, "l")]
+
     def _keys(self, first: Expr, count: Expr, number: Expr | None, last: Expr) -> Stmt:
         """Return what one block of keys adds."""
         out: list[Stmt] = []
@@ -273,7 +325,11 @@ class _Block:
         lanes, width = self.lanes, self.width
         out: list[Stmt] = []
         numbers = [opaque_let("l", simple(first + start + imm(r)), out) for r in range(keys)]
-        bases = [opaque_let("base", simple(self.k.place(**{KEY: n})), out) for n in numbers]
+        if self.copied:
+            bases = [opaque_let("base", (start + imm(r)) * imm(self.found.inner), out) for r in range(keys)]
+        else:
+            bases = [opaque_let("base", simple(self.k.place(**{KEY: n})), out) for n in numbers]
+        source = self.near_k if self.copied else self.k.flat
         held = [register_buffer("held", width, F32) for _ in range(keys)]
         spots = [(r, v * lanes) for r in range(keys) for v in range(self.vectors)]
         out.extend(tirx.AllocBuffer(h) for h in held)
@@ -283,7 +339,7 @@ class _Block:
             body = []
             for r, v in spots:
                 vector = load_vector(self.turned, lanes, self.panel + d * imm(width) + imm(v))
-                scalar = spread(load(self.k.flat, bases[r] + d), lanes)
+                scalar = spread(load(source, bases[r] + d), lanes)
                 body.append(store_vector(held[r], lanes, load_vector(held[r], lanes, v) + scalar * vector, v))
             return seq(body)
 
@@ -375,7 +431,7 @@ class _Block:
             return seq(out)
 
         tiles = self.width // self.rows
-        return loop(tiles, lambda tile: loop(groups, lambda g: group(tile, g), "group"), "rows")
+        return loop(groups, lambda g: loop(tiles, lambda tile: group(tile, g), "rows"), "group")
 
     def _value_tile(
         self, first: Expr, count: Expr, number: Expr | None, last: Expr, tile: Expr, group: Expr, column: Expr
@@ -397,14 +453,20 @@ class _Block:
             if number is not None:
                 value = load_vector(self.sums, lanes, kept(r, n)) * spread(load(self.before, row + imm(r)), lanes)
             out.append(store_vector(held[r], lanes, value, n * lanes))
-        base = opaque_let("base", simple(self.v.place(**{KEY: first, COLUMN: column})), out)
-        stride = self.v.strides[KEY]
+        if self.copied:
+            source, stride = self.near_v, imm(wide)
+            base = opaque_let("base", group * count * imm(wide), out)
+            places = [imm(n * lanes) for n in range(len(offsets))]
+        else:
+            source, stride = self.v.flat, self.v.strides[KEY]
+            base = opaque_let("base", simple(self.v.place(**{KEY: first, COLUMN: column})), out)
+            places = [imm(offset) for offset in offsets]
 
         def add(l: Expr) -> Stmt:
             body = []
             for r, n in spots:
                 scalar = spread(load(self.scores, l * imm(self.width) + row + imm(r)), lanes)
-                vector = load_vector(self.v.flat, lanes, base + l * stride + imm(offsets[n]))
+                vector = load_vector(source, lanes, base + l * stride + places[n])
                 total = load_vector(held[r], lanes, n * lanes) + scalar * vector
                 body.append(store_vector(held[r], lanes, total, n * lanes))
             return seq(body)

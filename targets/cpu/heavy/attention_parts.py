@@ -106,14 +106,13 @@ class Operand:
         return load(self.flat, self.place(**at))
 
 
-def key_blocks(keys: Expr, most: int, body: Callable[[Expr, Expr, Expr | None], Stmt]) -> Stmt:
+def key_blocks(keys: Expr, most: int, body: Callable[[Expr, Expr, Expr | None], Stmt], *, few: bool) -> Stmt:
     """Return `body(first key, how many, number)` over blocks of at most `most` keys that differ by one at most.
 
-    The number is None where there is certainly but one block, which no size can change.
+    Where the keys are known to be `few`, there is but one block, and the number is None.
     """
-    known = as_int(keys)
-    if known is not None and known <= most:
-        return body(imm(0), imm(known), None)
+    if few:
+        return body(imm(0), keys, None)
     out: list[Stmt] = []
     count = block_count(keys, most, out)
 

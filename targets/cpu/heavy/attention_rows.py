@@ -83,7 +83,11 @@ class _Row:
             out.append(loop(size, lambda i: store(self.sums, tirx.const(0, F32), i), "i"))
         keys = self.found.sizes[KEY]
         last = simple(block_count(keys, self.most, out) - imm(1))
-        out.append(key_blocks(keys, self.most, lambda first, count, number: self._keys(first, count, number, last)))
+
+        def block(first: Expr, count: Expr, number: Expr | None) -> Stmt:
+            return self._keys(first, count, number, last)
+
+        out.append(key_blocks(keys, self.most, block, few=self.single))
         return seq(out)
 
     def _keys(self, first: Expr, count: Expr, number: Expr | None, last: Expr) -> Stmt:
