@@ -25,6 +25,12 @@ from hcomp.passes.canonicalize import canonicalize
 from hcomp.passes.merge_duplicates import merge_duplicates
 from hcomp.passes.named_axes import Axes, Entry, Layout, Operand, Place, Views
 
+_WIDEST = 512
+"""Columns of k and v together: where heads are wider, the products take so long that softmax does not matter."""
+
+_FEW = 8
+"""Queries that are so few that reading k and v in place pays whatever their width."""
+
 _VIEWS = ("reshape", "expand_dims", "squeeze", "permute_dims")
 
 
@@ -333,6 +339,9 @@ def _operands(
     constant = any(name in search.graph.constant for name in (*scores.inputs, values.inputs[1]))
     known = isinstance(inner, int) and isinstance(column, int) and inner > 1 and column > 1
     if constant or not known or inner != k[-2]:
+        return None
+    few = isinstance(q[-2], int) and q[-2] <= _FEW
+    if not few and inner + column > _WIDEST:
         return None
     d, e = axes.name(INNER, inner), axes.name(COLUMN, column)
     *above_batch, above_rows, keys = above
