@@ -1,4 +1,4 @@
-"""Row for attention: plain loops that any target can schedule, the scores materialised."""
+"""Row for attention: plain loops that any target can schedule, the scores in memory."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def _attention(kernel: Kernel) -> Tensor:
         for letter, size in zip(own, kernel.shape(number), strict=True):
             if letter.isalpha():
                 kernel.require_equal(sizes.setdefault(letter, size), size)
+    zero = constant(0, dtype)
+    if sizes[KEY] == 0:
+        return kernel.compute(lambda *_: zero)
     batch = batch_axes(axes[0])
     rows = batch + QUERY
 
@@ -58,7 +61,7 @@ def _attention(kernel: Kernel) -> Tensor:
 
     def weight(*i: Expr) -> Expr:
         value = powers(*i) / total(*i[:-1])
-        return tirx.Select(tirx.isnan(value), constant(0, dtype), value) if attrs["zero_nan"] else value
+        return tirx.Select(tirx.isnan(value), zero, value) if attrs["zero_nan"] else value
 
     weights = kernel.compute(weight, shape=shape(rows + KEY), name="weights")
 
@@ -67,7 +70,11 @@ def _attention(kernel: Kernel) -> Tensor:
         return add(weights(*(at[c] for c in rows), k3) * read(2, at), axis=k3)
 
     made = kernel.compute(result, shape=shape(attrs["output"]), name="attention")
-    return made if str(made.dtype) == kernel.out_dtype else kernel.compute(lambda *i: made(*i))
+    # A loop that never runs leaves its result unset.
+    if isinstance(sizes[KEY], int):
+        return kernel.compute(lambda *i: made(*i))
+    empty = tirx.EQ(kernel.dim(sizes[KEY]), int64(0))
+    return kernel.compute(lambda *i: tirx.Select(empty, zero, made(*i)))
 
 
 KERNELS: dict[str, KernelBody] = {"attention": _attention}
