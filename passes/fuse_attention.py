@@ -10,7 +10,7 @@ this pass on their own regions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,7 +36,10 @@ _VIEWS = ("reshape", "expand_dims", "squeeze", "permute_dims")
 
 def fuse_attention(graph: Graph) -> Graph:
     """Return `graph` with each attention as one node; without any, the graph itself."""
-    found = {m.result: m for node in graph.nodes if node.op == "softmax" and (m := _match(graph, node)) is not None}
+    found: dict[str, _Attention] = {}
+    for node in graph.nodes:
+        if node.op == "softmax" and (match := _match(graph, node, found)) is not None:
+            found[match.result] = match
     if not found:
         return graph
 
@@ -115,10 +118,11 @@ def _queries_last(edit: Editor, name: str, axes: str) -> tuple[str, str]:
 
 @dataclass
 class _Search:
-    """The walk through one attention, and what it has found so far."""
+    """The walk through one attention, and what it has found so far; it goes no further up than `others` make."""
 
     graph: Graph
     axes: Axes
+    others: Container[str]
     names: list[str] = field(default_factory=list)
     masks: list[_Mask] = field(default_factory=list)
     scale: float = 1.0
@@ -139,6 +143,10 @@ class _Search:
         once = len(users) == 1 and users[0].inputs.count(name) == 1 and name not in self.graph.outputs
         return users[0] if once else None
 
+    def producer(self, name: str) -> Node | None:
+        """Return the node that makes a value, unless it is another attention's result."""
+        return None if name in self.others else self.graph.producer.get(name)
+
     def number(self, name: str) -> float | None:
         """Return a constant of one element, else None."""
         value = self.graph.constant.get(name)
@@ -147,7 +155,7 @@ class _Search:
     # -- from softmax up to the first product ---------------------------------------------------
     def scores(self, name: str, layout: Layout) -> tuple[Node, Layout] | None:
         """Return the product that the logits `name` are made of, and the layout of its result."""
-        node = self.graph.producer.get(name)
+        node = self.producer(name)
         if node is None or self.reader(name) is None:
             return None
         self.names.append(node.label)
@@ -196,13 +204,13 @@ class _Search:
 
     def _source(self, name: str, layout: Layout) -> Place:
         """Return the value that a mask is a view or a repetition of."""
-        node = self.graph.producer.get(name)
+        node = self.producer(name)
         while node is not None and node.op in (*_VIEWS, "broadcast_to"):
             above = self.views.above(node, layout)
             if above is None:
                 break
             name, layout = node.inputs[0], above
-            node = self.graph.producer.get(name)
+            node = self.producer(name)
         return Place(name, layout)
 
     def factor(self, node: Node) -> tuple[str, float] | None:
@@ -279,7 +287,7 @@ class _Search:
                 self.scale, scale = self.scale * scale, 1.0
                 self.names += passed
                 passed = []
-            node = self.graph.producer.get(name)
+            node = self.producer(name)
             if node is None:
                 return best
             taken = None if last == COLUMN else self.factor(node)
@@ -293,10 +301,10 @@ class _Search:
             passed.append(node.label)
 
 
-def _match(graph: Graph, softmax: Node) -> _Attention | None:
-    """Return the attention around a softmax, or None."""
+def _match(graph: Graph, softmax: Node, others: Container[str]) -> _Attention | None:
+    """Return the attention around a softmax, or None; `others` are the results of those before it."""
     axes = Axes(QUERY + KEY + INNER + COLUMN)
-    search = _Search(graph, axes)
+    search = _Search(graph, axes, others)
     shape, axis = search.shape(softmax.output), softmax.attrs["axis"]
     if shape is None or len(shape) < 2 or not isinstance(axis, int) or axis % len(shape) != len(shape) - 1:
         return None
