@@ -27,15 +27,20 @@ def schedule_module(mod: tvm.IRModule, cpu: CpuFeatures) -> tvm.IRModule:
     """
     before = {name: func for name, func in mod.functions.items() if isinstance(func, tirx.PrimFunc)}
     scheduled = {
-        name: _schedule_function(str(name.name_hint), func, cpu)
+        name: func if SCHEDULED in (func.attrs or {}) else _schedule_function(str(name.name_hint), func, cpu)
         for name, func in before.items()
-        if SCHEDULED not in (func.attrs or {})
+        if RULE not in (func.attrs or {})  # those came as loops that are finished
     }
-    after = {name: finished(func, cpu) for name, func in lower_blocks(tvm.IRModule(scheduled)).functions.items()}
+    after = {name: _finished(func, cpu) for name, func in lower_blocks(tvm.IRModule(scheduled)).functions.items()}
     result = mod.clone() if hasattr(mod, "clone") else tvm.IRModule(mod.functions, attrs=mod.attrs)
     for name, func in after.items():
         result.update_func(mod.get_global_var(str(name.name_hint)), func)
     return result
+
+
+def _finished(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
+    """Return plain loops with the rewrites on loops done; functions that came scheduled stay as they are."""
+    return func if SCHEDULED in (func.attrs or {}) else finished(func, cpu)
 
 
 def finished(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
