@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -345,10 +344,16 @@ def _operands(
     inner, column = q[-1], v[-1]
     # A product with a constant has kernels of its own.
     constant = any(name in search.graph.constant for name in (*scores.inputs, values.inputs[1]))
-    known = isinstance(inner, int) and isinstance(column, int) and inner > 1 and column > 1
-    if constant or not known or inner != k[-2]:
+    if (
+        constant
+        or inner != k[-2]
+        or not isinstance(inner, int)
+        or not isinstance(column, int)
+        or min(inner, column) < 2
+    ):
         return None
-    few = isinstance(q[-2], int) and q[-2] <= _FEW
+    rows = q[-2]
+    few = isinstance(rows, int) and rows <= _FEW
     if not few and inner + column > _WIDEST:
         return None
     d, e = axes.name(INNER, inner), axes.name(COLUMN, column)

@@ -146,7 +146,9 @@ class Axes:
         if any(self.sizes[c] != 1 for c in absent) or any(isinstance(i, Fixed) and i.index > 9 for i in items):
             return None
         plain = not absent and all(len(entry) <= 1 for entry in layout)
-        spelled: Sequence[Item | None] = [entry[0] if entry else None for entry in layout] if plain else [*absent, *items]
+        spelled: Sequence[Item | None] = (
+            [entry[0] if entry else None for entry in layout] if plain else [*absent, *items]
+        )
         axes = "".join("0" if i is None else str(i.index) if isinstance(i, Fixed) else i for i in spelled)
         return Operand(place.name, axes, None if plain else tuple(self.size(i) for i in spelled if i is not None))
 

@@ -41,7 +41,8 @@ class Model:
 
     def shape(self, x: str) -> tuple[DimLike, ...]:
         kind = self.b.types[x]
-        assert isinstance(kind, TensorType) and kind.shape is not None
+        assert isinstance(kind, TensorType)
+        assert kind.shape is not None
         return kind.shape
 
     def heads(self) -> Heads:
@@ -266,7 +267,9 @@ def test_every_spelling_becomes_one_operator_that_means_the_same(spelling: str) 
     assert_close(computed, expected, terms=2000)
 
 
-@pytest.mark.parametrize("spelling", ["plain", "mask of keys", "sliced product", "cut product", "joined heads", "windows"])
+@pytest.mark.parametrize(
+    "spelling", ["plain", "mask of keys", "sliced product", "cut product", "joined heads", "windows"]
+)
 def test_no_copies_are_left(spelling: str) -> None:
     after = fuse_attention(graph_of(SPELLINGS[spelling]))
     turned = 1 if spelling == "windows" else 0  # the bias that is no constant

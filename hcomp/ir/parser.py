@@ -235,7 +235,8 @@ class _Reader:
         if self.scan.skip_word("from"):
             while self.scan.sees('"'):
                 parts.append(self.scan.string())
-        return Origin(*parts[:3], others=tuple(parts[3:])) if parts else Origin("")
+        name, op, domain, *others = (*parts, *("",) * (3 - len(parts)))
+        return Origin(name, op, domain, tuple(others))
 
     def graphs(self) -> dict[str, Graph]:
         scan = self.scan

@@ -21,7 +21,9 @@ def attention(
     named = [own.translate(_NO_DIGITS) for own in axes]
     batch = "".join(c for c in named[0] if c not in "sd")
     whole = f"{batch}sl"
-    scores: Any = np.einsum(f"{named[0]},{named[1]}->{whole}", rows, keys, optimize=True) * np.asarray(scale, rows.dtype)
+    scores: Any = np.einsum(f"{named[0]},{named[1]}->{whole}", rows, keys, optimize=True) * np.asarray(
+        scale, rows.dtype
+    )
     for kind, mask, own in zip(masks, inputs, axes[3:], strict=True):
         spread = _spread(_read(mask, own), own.translate(_NO_DIGITS), whole)
         scores = scores + spread if kind == "add" else np.where(spread, scores, np.asarray(fill, scores.dtype))

@@ -52,7 +52,6 @@ _SOFTMAX = 12
 
 def attention_rule(features: CpuFeatures) -> Rule:
     """Return the row of attention: what the kernel does not take has the row of the common table."""
-
     made: dict[Any, Any] = {}
 
     def attention(lowering: Lowering, node: Node) -> Any:
@@ -126,7 +125,8 @@ def _tasks(found: Attention, axes: Sequence[str], buffers: Sequence[Any], cpu: C
     """Return the loop over tasks: batch axes in the order of the result, then blocks of queries."""
     batch = [c for c in axes[-1] if c in batch_axes(axes[0])]
     queries, lanes = found.sizes[QUERY], cpu.lanes()
-    few = as_int(queries) is not None and as_int(queries) < lanes
+    asked = as_int(queries)
+    few = asked is not None and asked < lanes
     each = imm(1) if few else ceil_div(queries, queries_of(found, cpu))
     extents = [found.sizes[c] for c in batch]
     known = [as_int(e) for e in (*extents, queries, found.sizes[KEY])]

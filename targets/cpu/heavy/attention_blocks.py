@@ -20,7 +20,15 @@ from tvm import tirx
 
 from hcomp.ir.ops.attention import COLUMN, INNER, KEY, QUERY
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.heavy.attention_parts import F32, Attention, Operand, block_count, column_groups, key_blocks, lanes_loop
+from hcomp.targets.cpu.heavy.attention_parts import (
+    F32,
+    Attention,
+    Operand,
+    block_count,
+    column_groups,
+    key_blocks,
+    lanes_loop,
+)
 from hcomp.targets.cpu.schedule.nest import (
     Expr,
     Stmt,
@@ -57,67 +65,82 @@ def queries_of(found: Attention, cpu: CpuFeatures) -> int:
 
 def block_statement(found: Attention, operands: Sequence[Operand], task: Expr, cpu: CpuFeatures) -> Stmt:
     """Return the queries of task number `task`, where there are at least as many as a vector has lanes."""
-    queries, lanes = found.sizes[QUERY], cpu.lanes()
-    width, most = _VECTORS * lanes, queries_of(found, cpu)
-    known = as_int(queries)
     out: list[Stmt] = []
-    first = opaque_let("first", simple(task * imm(most)), out)
+    first = opaque_let("first", simple(task * imm(queries_of(found, cpu))), out)
+    queries = _Queries(found, operands, cpu, first)
+    known = as_int(found.sizes[QUERY])
+    return seq([*out, queries.symbolic() if known is None else queries.static(known)])
 
-    def blocks(start: Expr, count: Expr | int, vectors: int) -> Stmt:
+
+@dataclass(frozen=True)
+class _Queries:
+    """The queries of one task, from `first` on: as many whole blocks as there are, then smaller ones."""
+
+    found: Attention
+    operands: Sequence[Operand]
+    cpu: CpuFeatures
+    first: Expr
+
+    @property
+    def width(self) -> int:
+        """Queries of a whole block."""
+        return _VECTORS * self.cpu.lanes()
+
+    def symbolic(self) -> Stmt:
+        """Return the statement for a number of queries that only the run tells."""
+        queries, width, lanes, out = self.found.sizes[QUERY], self.width, self.cpu.lanes(), list[Stmt]()
+        left = opaque_let("left", tirx.min(queries - self.first, imm(queries_of(self.found, self.cpu))), out)
+        # What is more than two vectors is a whole block, which may start early.
+        count = tirx.Select(queries >= imm(width), tirx.floordiv(left + imm(lanes - 1), imm(width)), imm(0))
+        count = opaque_let("count", count, out)
+        start = opaque_let("behind", self.first + count * imm(width), out)
+        left = opaque_let("left", left - count * imm(width), out)
+        two = tirx.And(left > imm(lanes), queries >= imm(2 * lanes))
+        done = opaque_let("done", tirx.Select(two, imm(2 * lanes), imm(0)), out)
+        ones = opaque_let("ones", ceil_div(tirx.max(left - done, imm(0)), lanes), out)
+        last = opaque_let("last", start + done, out)
+        out.append(tirx.IfThenElse(count > imm(0), self._blocks(self.first, count, _VECTORS), None))
+        out.append(tirx.IfThenElse(done > imm(0), self._blocks(start, imm(1), 2), None))
+        out.append(tirx.IfThenElse(ones > imm(0), self._blocks(last, ones, 1), None))
+        return seq(out)
+
+    def static(self, queries: int) -> Stmt:
+        """Return the statement for a known number of queries."""
+        width, most = self.width, queries_of(self.found, self.cpu)
+        last = queries if queries <= most else queries % most
+        whole = (last + self.cpu.lanes() - 1) // width if queries >= width else 0
+        behind = self._rest(queries, simple(self.first + imm(whole * width)), last - whole * width)
+        if queries <= most:
+            return seq([self._blocks(self.first, imm(whole), _VECTORS), *behind] if whole else behind)
+        out: list[Stmt] = []
+        full = self.first + imm(most) <= imm(queries)
+        count = opaque_let("count", tirx.Select(full, imm(most // width), imm(whole)), out)
+        out.append(self._blocks(self.first, count, _VECTORS))
+        if behind:
+            out.append(tirx.IfThenElse(tirx.Not(full), seq(behind), None))
+        return seq(out)
+
+    def _rest(self, queries: int, start: Expr, left: int) -> list[Stmt]:
+        """Return blocks of two vectors and of one for the `left` of all queries that fill no whole block."""
+        lanes = self.cpu.lanes()
+        pair = left > lanes and queries >= 2 * lanes
+        done = 2 * lanes if pair else 0
+        ones = -(-max(0, left - done) // lanes)
+        out = [self._blocks(start, imm(1), 2)] if pair else []
+        return [*out, self._blocks(simple(start + imm(done)), imm(ones), 1)] if ones else out
+
+    def _blocks(self, start: Expr, count: Expr, vectors: int) -> Stmt:
         """Return `count` blocks from query `start` on; one that would reach over the end starts early."""
-        if as_int(count) == 0 or (known is not None and known < vectors * lanes):
-            return tirx.Evaluate(imm(0))
-        count = imm(count) if isinstance(count, int) else count
-        keys = found.sizes[KEY]
-        known_keys, at_once = as_int(keys), found.keys_at_once(vectors * lanes, cpu)
-        few = _Block(found, operands, start, count, vectors, cpu, few_keys=True)
-        many = _Block(found, operands, start, count, vectors, cpu, few_keys=False)
-        if known_keys is not None:
-            return (few if known_keys <= at_once else many).statement()
+        keys, at_once = self.found.sizes[KEY], self.found.keys_at_once(vectors * self.cpu.lanes(), self.cpu)
+        known = as_int(keys)
+        few, many = (
+            _Block(self.found, self.operands, start, count, vectors, self.cpu, few_keys=f) for f in (True, False)
+        )
+        if known is not None:
+            return (few if known <= at_once else many).statement()
         if vectors < _VECTORS:
             return many.statement()
         return tirx.IfThenElse(keys <= imm(at_once), few.statement(), many.statement())
-
-    def rest(start: Expr, left: Expr) -> list[Stmt]:
-        """Return blocks of two vectors and of one for the `left` queries that fill no whole block."""
-        count = as_int(left)
-        two = tirx.And(left > imm(lanes), queries >= imm(2 * lanes))
-        if count is not None and known is not None:
-            pair = int(count > lanes and known >= 2 * lanes)
-            ones = -(-max(0, count - 2 * lanes * pair) // lanes)
-            return [blocks(start, pair, 2), blocks(simple(start + imm(2 * lanes * pair)), ones, 1)]
-        done = opaque_let("done", tirx.Select(two, imm(2 * lanes), imm(0)), out)
-        ones = opaque_let("ones", ceil_div(tirx.max(left - done, imm(0)), lanes), out)
-        return [
-            tirx.IfThenElse(done > imm(0), blocks(start, 1, 2), None),
-            tirx.IfThenElse(ones > imm(0), blocks(opaque_let("start", start + done, out), ones, 1), None),
-        ]
-
-    def whole(left: Any) -> Any:
-        """Return how many whole blocks `left` queries are; one may start early to be so."""
-        return (left + lanes - 1) // width
-
-    if known is None:
-        left = opaque_let("left", tirx.min(queries - first, imm(most)), out)
-        count = tirx.Select(queries >= imm(width), tirx.floordiv(left + imm(lanes - 1), imm(width)), imm(0))
-        count = opaque_let("count", count, out)
-        start = opaque_let("behind", first + count * imm(width), out)
-        left = opaque_let("left", left - count * imm(width), out)
-        parts = [tirx.IfThenElse(count > imm(0), blocks(first, count, _VECTORS), None), *rest(start, left)]
-        return seq([*out, *parts])
-    last = known % most
-    few = whole(last) if known >= width else 0
-    behind = rest(simple(first + imm(few * width)), imm(max(0, last - few * width)))
-    if known <= most:
-        few = whole(known) if known >= width else 0
-        left = max(0, known - few * width)
-        return seq([*out, blocks(first, few, _VECTORS), *rest(simple(first + imm(few * width)), imm(left))])
-    full = first + imm(most) <= queries
-    count = opaque_let("count", tirx.Select(full, imm(most // width), imm(few)), out)
-    many = blocks(first, count, _VECTORS)
-    if last == 0:
-        return seq([*out, many])
-    return seq([*out, many, tirx.IfThenElse(full, tirx.Evaluate(imm(0)), seq(behind))])
 
 
 @dataclass
@@ -270,24 +293,26 @@ class _Block:
         inner, wide = self.found.inner, len(offsets) * lanes
         ends = max(0, self.found.columns - wide)
 
-        def key(l: Expr) -> Stmt:
+        def key_row(key: Expr) -> Stmt:
             out: list[Stmt] = []
-            base = opaque_let("base", self.k.place(**{KEY: first + l}), out)
-            at = opaque_let("at", l * imm(inner), out)
-            copy = vector_loop(imm(inner), self.lanes, lambda d: store(self.near_k, load(self.k.flat, base + d), at + d))
+            base = opaque_let("base", self.k.place(**{KEY: first + key}), out)
+            at = opaque_let("at", key * imm(inner), out)
+            copy = vector_loop(
+                imm(inner), self.lanes, lambda d: store(self.near_k, load(self.k.flat, base + d), at + d)
+            )
             return seq([*out, copy])
 
-        def value(l: Expr) -> Stmt:
+        def value_row(key: Expr) -> Stmt:
             out: list[Stmt] = []
-            base = opaque_let("base", self.v.place(**{KEY: first + l}), out)
+            base = opaque_let("base", self.v.place(**{KEY: first + key}), out)
             for g in range(groups):
                 for n, offset in enumerate(offsets):
                     vector = load_vector(self.v.flat, lanes, base + imm(min(g * step, ends) + offset))
-                    at = (imm(g) * count + l) * imm(wide) + imm(n * lanes)
+                    at = (imm(g) * count + key) * imm(wide) + imm(n * lanes)
                     out.append(store_vector(self.near_v, lanes, vector, at))
             return seq(out)
 
-        return [loop(count, key, "l"), loop(count, value, "l")]
+        return [loop(count, key_row, "l"), loop(count, value_row, "l")]
 
     def _keys(self, first: Expr, count: Expr, number: Expr | None, last: Expr) -> Stmt:
         """Return what one block of keys adds."""
@@ -317,7 +342,7 @@ class _Block:
         tiles = loop(ceil_div(count, tile), at, "tile")
         if known is not None:
             return tiles
-        singles = loop(count, lambda l: self._score_tile(first, l, 1), "key")
+        singles = loop(count, lambda key: self._score_tile(first, key, 1), "key")
         return tirx.IfThenElse(count >= imm(tile), tiles, singles)
 
     def _score_tile(self, first: Expr, start: Expr, keys: int) -> Stmt:
@@ -380,21 +405,19 @@ class _Block:
 
         out.append(self._each(taken))
         if number is not None:
-            out.append(
-                self._each(lambda i: store(self.before, tirx.exp(load(self.before, i) - load(off, i)), i))
-            )
+            out.append(self._each(lambda i: store(self.before, tirx.exp(load(self.before, i) - load(off, i)), i)))
         out.append(self._each(lambda i: store(part, zero, i)))
 
-        def line(l: Expr) -> Stmt:
+        def line(key: Expr) -> Stmt:
             body = []
             for v in range(self.vectors):
 
                 def power(i: Expr) -> Stmt:
-                    at = l * imm(width) + i
+                    at = key * imm(width) + i
                     return store(self.scores, tirx.exp(load(self.scores, at) - load(off, i)), at)
 
                 def added(i: Expr) -> Stmt:
-                    return store(part, load(part, i) + load(self.scores, l * imm(width) + i), i)
+                    return store(part, load(part, i) + load(self.scores, key * imm(width) + i), i)
 
                 body += [lanes_loop(lanes, power, v * lanes), lanes_loop(lanes, added, v * lanes)]
             return seq(body)
@@ -406,13 +429,7 @@ class _Block:
             return store(self.total, before + load(part, i), self.state + i)
 
         def share(i: Expr) -> Stmt:
-            found, one = load(self.total, self.state + i), tirx.const(1, F32)
-            value = one / found
-            if self.found.zero_nan:
-                value = tirx.Select(found > zero, value, zero)
-            elif as_int(self.found.sizes[KEY]) is None:  # without keys the result is 0
-                value = tirx.Select(self.found.sizes[KEY] == imm(0), one, value)
-            return store(self.share, value, i)
+            return store(self.share, self.found.share(load(self.total, self.state + i)), i)
 
         return [*out, self._each(total), self._each(share)]
 
@@ -462,11 +479,11 @@ class _Block:
             base = opaque_let("base", simple(self.v.place(**{KEY: first, COLUMN: column})), out)
             places = [imm(offset) for offset in offsets]
 
-        def add(l: Expr) -> Stmt:
+        def add(key: Expr) -> Stmt:
             body = []
             for r, n in spots:
-                scalar = spread(load(self.scores, l * imm(self.width) + row + imm(r)), lanes)
-                vector = load_vector(source, lanes, base + l * stride + places[n])
+                scalar = spread(load(self.scores, key * imm(self.width) + row + imm(r)), lanes)
+                vector = load_vector(source, lanes, base + key * stride + places[n])
                 total = load_vector(held[r], lanes, n * lanes) + scalar * vector
                 body.append(store_vector(held[r], lanes, total, n * lanes))
             return seq(body)
@@ -476,17 +493,16 @@ class _Block:
         def finish(r: int, n: int) -> Stmt:
             query = self.first + row + imm(r)
             share = load(self.share, row + imm(r))
-            value = load_vector(held[r], lanes, n * lanes) * spread(share, lanes)
-            if self.found.zero_nan:
-                zero = spread(tirx.const(0, F32), lanes)
-                value = tirx.Select(spread(share > tirx.const(0, F32), lanes), value, zero)
+            value = self.found.weighted(load_vector(held[r], lanes, n * lanes), share, lanes)
             place = self.out.place(**{QUERY: query, COLUMN: column + imm(offsets[n])})
             return store_vector(self.out.flat, lanes, value, place)
 
         done = seq([finish(r, n) for r, n in spots])
         if number is None:
             return seq([*out, done])
-        keep = seq([store_vector(self.sums, lanes, load_vector(held[r], lanes, n * lanes), kept(r, n)) for r, n in spots])
+        keep = seq(
+            [store_vector(self.sums, lanes, load_vector(held[r], lanes, n * lanes), kept(r, n)) for r, n in spots]
+        )
         return seq([*out, tirx.IfThenElse(tirx.EQ(number, last), done, keep)])
 
 

@@ -22,6 +22,7 @@ from hcomp.targets.cpu.schedule.nest import (
     product,
     seq,
     simple,
+    spread,
 )
 
 F32 = "float32"
@@ -59,9 +60,27 @@ class Attention:
             score = score + mask if kind == "add" else tirx.Select(mask, score, tirx.const(self.fill, F32))
         return score
 
+    def share(self, total: Expr) -> Expr:
+        """Return the factor that makes weights of powers whose sum is `total`."""
+        one, zero, keys = tirx.const(1, F32), tirx.const(0, F32), self.sizes[KEY]
+        if self.zero_nan:
+            return tirx.Select(total > zero, one / total, zero)
+        # Without keys the result is 0.
+        return one / total if as_int(keys) is not None else tirx.Select(keys == imm(0), one, one / total)
+
+    def weighted(self, value: Expr, share: Expr, lanes: int) -> Expr:
+        """Return a vector of the result of its sums and the query's share."""
+        made = value * spread(share, lanes)
+        if not self.zero_nan:
+            return made
+        zero = tirx.const(0, F32)
+        return tirx.Select(spread(share > zero, lanes), made, spread(zero, lanes))
+
     def keys_at_once(self, lanes_of_queries: int, cpu: CpuFeatures) -> int:
         """Return the most keys of one block: scores fill half of the first cache, k and v half of the second."""
-        return max(64, min(cpu.l1_bytes // 2 // 4 // lanes_of_queries, cpu.l2_bytes // 2 // 4 // (self.inner + self.columns)))
+        return max(
+            64, min(cpu.l1_bytes // 2 // 4 // lanes_of_queries, cpu.l2_bytes // 2 // 4 // (self.inner + self.columns))
+        )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,15 @@ from tvm import tirx
 
 from hcomp.ir.ops.attention import COLUMN, INNER, KEY, QUERY
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.heavy.attention_parts import F32, Attention, Operand, block_count, column_groups, key_blocks, lanes_loop
+from hcomp.targets.cpu.heavy.attention_parts import (
+    F32,
+    Attention,
+    Operand,
+    block_count,
+    column_groups,
+    key_blocks,
+    lanes_loop,
+)
 from hcomp.targets.cpu.schedule.nest import (
     Expr,
     Stmt,
@@ -102,7 +110,7 @@ class _Row:
         """Return the scores of a block of keys, and the largest."""
         known, lanes = as_int(count), self.lanes
         pure = self.found.inner >= lanes and lanes >= 4 and not lanes & (lanes - 1)
-        singles = loop(count, lambda l: self._single(first, l), "l")
+        singles = loop(count, lambda key: self._single(first, key), "l")
         if not pure or (known is not None and known < lanes):
             scores = singles
         else:
@@ -119,25 +127,25 @@ class _Row:
             if known is None:
                 scores = tirx.IfThenElse(count >= imm(lanes), scores, singles)
 
-        def raised(l: Expr) -> Stmt:
-            return store(self.state, tirx.max(load(self.state, _LARGEST), load(self.scores, l)), _LARGEST)
+        def raised(key: Expr) -> Stmt:
+            return store(self.state, tirx.max(load(self.state, _LARGEST), load(self.scores, key)), _LARGEST)
 
         return seq([scores, loop(count, raised, "l")])
 
-    def _finished(self, first: Expr, l: Expr, score: Expr) -> Stmt:
-        return store(self.scores, self.found.masked(score, self.masks, first + l, self.query), l)
+    def _finished(self, first: Expr, key: Expr, score: Expr) -> Stmt:
+        return store(self.scores, self.found.masked(score, self.masks, first + key, self.query), key)
 
-    def _single(self, first: Expr, l: Expr) -> Stmt:
+    def _single(self, first: Expr, key: Expr) -> Stmt:
         """Return one score."""
         cell = buffer("score", [1], F32)
-        base = self.k.place(**{KEY: first + l})
+        base = self.k.place(**{KEY: first + key})
 
         def add(d: Expr) -> Stmt:
             return store(cell, load(cell, 0) + load(self.scaled, d) * load(self.k.flat, base + d), 0)
 
         start = store(cell, tirx.const(0, F32), 0)
         return seq(
-            [tirx.AllocBuffer(cell), start, loop(self.found.inner, add, "d"), self._finished(first, l, load(cell, 0))]
+            [tirx.AllocBuffer(cell), start, loop(self.found.inner, add, "d"), self._finished(first, key, load(cell, 0))]
         )
 
     def _tile(self, first: Expr, start: Expr) -> Stmt:
@@ -162,7 +170,10 @@ class _Row:
         out.append(tirx.AllocBuffer(sums))
         vectors = held
         for even, odd in _foldings(lanes):
-            pairs = [(load_vector(a, lanes, 0), load_vector(b, lanes, 0)) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+            pairs = [
+                (load_vector(a, lanes, 0), load_vector(b, lanes, 0))
+                for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            ]
             vectors = []
             for pair in pairs:
                 made = register_buffer("folded", lanes, F32)
@@ -188,25 +199,20 @@ class _Row:
         out.append(store(self.state, tirx.exp(load(self.state, _BEFORE) - load(cell, 0)), _BEFORE))
         out.append(store(part, zero, 0))
 
-        def power(l: Expr) -> Stmt:
-            return store(self.scores, tirx.exp(load(self.scores, l) - load(cell, 0)), l)
+        def power(key: Expr) -> Stmt:
+            return store(self.scores, tirx.exp(load(self.scores, key) - load(cell, 0)), key)
 
         whole = simple(tirx.floordiv(count, imm(lanes)))
         out.append(loop(whole, lambda i: lanes_loop(lanes, power, i * imm(lanes)), "i"))
         left = simple(count - whole * imm(lanes))
         if as_int(left) != 0:
             out.append(loop(left, lambda i: power(whole * imm(lanes) + i), "i"))
-        out.append(loop(count, lambda l: store(part, load(part, 0) + load(self.scores, l), 0), "l"))
+        out.append(loop(count, lambda key: store(part, load(part, 0) + load(self.scores, key), 0), "l"))
         total = load(part, 0)
         if number is not None:
             total = load(self.state, _TOTAL) * load(self.state, _BEFORE) + total
         out.append(store(self.state, total, _TOTAL))
-        found, one = load(self.state, _TOTAL), tirx.const(1, F32)
-        share = one / found
-        if self.found.zero_nan:
-            share = tirx.Select(found > zero, share, zero)
-        elif as_int(self.found.sizes[KEY]) is None:  # without keys the result is 0
-            share = tirx.Select(self.found.sizes[KEY] == imm(0), one, share)
+        share = self.found.share(load(self.state, _TOTAL))
         out.append(store(self.state, share, _SHARE))
         return seq(out)
 
@@ -225,9 +231,7 @@ class _Row:
 
         return loop(groups, group, "group")
 
-    def _group(
-        self, first: Expr, count: Expr, number: Expr | None, last: Expr, group: Expr, column: Expr
-    ) -> Stmt:
+    def _group(self, first: Expr, count: Expr, number: Expr | None, last: Expr, group: Expr, column: Expr) -> Stmt:
         """Return the sums of one group of columns: several keys side by side where its vectors are few."""
         lanes, _, _, offsets = self.groups
         vectors = len(offsets)
@@ -245,16 +249,18 @@ class _Row:
         base = opaque_let("base", simple(self.v.place(**{KEY: first, COLUMN: column})), out)
         stride = self.v.strides[KEY]
 
-        def add(c: int, l: Expr) -> list[Stmt]:
+        def add(c: int, key: Expr) -> list[Stmt]:
             body = []
             for n in range(vectors):
-                vector = load_vector(self.v.flat, lanes, base + l * stride + imm(offsets[n]))
-                total = load_vector(held[c], lanes, n * lanes) + spread(load(self.scores, l), lanes) * vector
+                vector = load_vector(self.v.flat, lanes, base + key * stride + imm(offsets[n]))
+                total = load_vector(held[c], lanes, n * lanes) + spread(load(self.scores, key), lanes) * vector
                 body.append(store_vector(held[c], lanes, total, n * lanes))
             return body
 
         whole = simple(tirx.floordiv(count, imm(chains)))
-        out.append(loop(whole, lambda i: seq([s for c in range(chains) for s in add(c, i * imm(chains) + imm(c))]), "i"))
+        out.append(
+            loop(whole, lambda i: seq([s for c in range(chains) for s in add(c, i * imm(chains) + imm(c))]), "i")
+        )
         left = simple(count - whole * imm(chains))
         if as_int(left) != 0:
             out.append(loop(left, lambda i: seq(add(0, whole * imm(chains) + i)), "i"))
@@ -264,11 +270,7 @@ class _Row:
             for h in held[1:]:
                 value = value + load_vector(h, lanes, n * lanes)
             keep.append(store_vector(self.sums, lanes, value, kept[n]))
-            share = load(self.state, _SHARE)
-            result = value * spread(share, lanes)
-            if self.found.zero_nan:
-                zero = spread(tirx.const(0, F32), lanes)
-                result = tirx.Select(spread(share > tirx.const(0, F32), lanes), result, zero)
+            result = self.found.weighted(value, load(self.state, _SHARE), lanes)
             place = self.out.place(**{QUERY: self.query, COLUMN: column + imm(offsets[n])})
             done.append(store_vector(self.out.flat, lanes, result, place))
         if number is None:
