@@ -172,7 +172,9 @@ class _Block:
         at_once = known if self.few_keys and known is not None else self.most
         lanes, groups, _, offsets = self.groups
         self.row = groups * len(offsets) * lanes
-        most = as_int(self.count) or self.together(self.found, self.cpu)
+        # Of smaller blocks there are at most as many as leave no whole one.
+        together = self.together(self.found, self.cpu) if self.vectors == _VECTORS else _VECTORS - 1
+        most = as_int(self.count) or together
         self.turned = buffer("turned", [most * self.found.inner * self.width], F32)
         self.scores = buffer("scores", [at_once * self.width], F32)
         self.largest, self.total = (buffer(name, [most * self.width], F32) for name in ("largest", "total"))
