@@ -27,6 +27,7 @@ from pathlib import Path
 
 from hcomp.artifact.store import Artifact
 from hcomp.capture.files import model_files
+from hcomp.digests import sha256_of_file
 from hcomp.errors import ArtifactError
 from hcomp.files import user_folder, why_unreadable
 from hcomp.options import CompileOptions
@@ -64,16 +65,15 @@ def find(key: str) -> Artifact | None:
     folder = _folder()
     if folder is None or not (path := folder / key).exists():
         return None
+    with suppress(OSError):
+        os.utime(path)  # first, as the artifact remembers the file as it was when it was opened
     try:
-        found = Artifact.open(path)
+        return Artifact.open(path)
     except ArtifactError as error:
         LOG.warning("the compile cache had a damaged entry, which is removed: %s", error)
         with suppress(OSError):
             path.unlink()
         return None
-    with suppress(OSError):
-        os.utime(path)
-    return found
 
 
 def keep(key: str, artifact: Artifact) -> None:
@@ -121,8 +121,7 @@ def _remove_old(folder: Path) -> None:
 def _digest(path: Path) -> str:
     if reason := why_unreadable(path):
         raise ValueError(f"{path}: {reason}")
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of_file(path)
 
 
 def _own_source() -> str:

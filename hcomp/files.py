@@ -16,6 +16,8 @@ from typing import IO, TypeAlias
 
 from hcomp.errors import UsageError
 
+_SAME_FILE = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
 
@@ -88,6 +90,29 @@ def write_whole(path: AnyPath, write: Callable[[IO[bytes]], object]) -> None:
             with contextlib.suppress(OSError):
                 Path(file.name).unlink()
             raise
+
+
+def copied_by_system(source: Path, before: os.stat_result, target: IO[bytes]) -> bool:
+    """Copy a file, if it is as it was `before`, to a new one, and say whether the system could do so.
+
+    Within a file system that takes a fifth of the time of writing its bytes, or none where blocks can be shared.
+    """
+    if not hasattr(os, "copy_file_range"):
+        return False
+    done = 0
+    try:
+        with source.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if any(getattr(found, name) != getattr(before, name) for name in _SAME_FILE):
+                return False
+            while done < found.st_size:
+                count = os.copy_file_range(file.fileno(), target.fileno(), found.st_size - done, done, done)
+                if not count:
+                    return False
+                done += count
+    except OSError:  # it is gone, or two file systems, or one that cannot
+        return False
+    return True
 
 
 def write_own(path: AnyPath, text: str) -> None:

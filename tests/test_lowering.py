@@ -50,7 +50,7 @@ def runner(graph: Graph, sizes: dict[str, int] | None = None) -> Any:
     symbols = [(sizes or {})[s] for s in built.symbols] if built.symbols else None
 
     def run(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
-        found = region([tvm.runtime.tensor(np.array(a, order="C")) for a in arrays], symbols)
+        found = region.call([tvm.runtime.tensor(np.array(a, order="C")) for a in arrays], symbols)
         parts = [found] if len(graph.outputs) == 1 else list(found)
         return [part.numpy() for part in parts]
 

@@ -40,7 +40,7 @@ def test_groups_are_built_side_by_side_and_call_each_other(threads: int, monkeyp
     assert len(built.objects) == 1 + (built.kernels + 1) // code.KERNELS_AN_OBJECT  # and a shape function
     x = np.linspace(0.1, 2, 24, dtype=np.float32).reshape(3, 8)
     region = vm_region(built.program, built.objects, [])
-    found: Any = region([tvm.runtime.tensor(x)], None)
+    found: Any = region.call([tvm.runtime.tensor(x)], None)
     np.testing.assert_allclose(found[0].numpy(), np.exp(x).sum(0), rtol=1e-5)
     np.testing.assert_allclose(found[13].numpy(), np.sqrt(x).sum(1), rtol=1e-5)
 

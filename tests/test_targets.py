@@ -110,7 +110,7 @@ def run_on_cpu(graph: Graph, inputs: list[NDArray[Any]]) -> list[NDArray[Any]]:
     constants = [tvm.runtime.tensor(np.ascontiguousarray(array)) for _, array in built.constants]
     region = vm_region(built.program, built.objects, constants)
     arguments = [to_tensor(one_element_off(v)) for v in inputs]
-    found = region(arguments, [SIZES[s] for s in built.symbols] if built.symbols else None)
+    found = region.call(arguments, [SIZES[s] for s in built.symbols] if built.symbols else None)
     parts = [found] if len(graph.outputs) == 1 else list(found)
     return [part.numpy() for part in parts]
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import mmap
 import os
-import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, TypeAlias
 
 import numpy as np
 
 from hcomp.artifact.layout import is_safe_name, read_zip, write_zip
 from hcomp.artifact.manifest import MANIFEST, Manifest, Member, read_manifest, write_manifest
+from hcomp.digests import sha256_of_each
 from hcomp.errors import ArtifactError
-from hcomp.files import as_path, reason_of, why_unreadable, why_unwritable, write_whole
+from hcomp.files import as_path, copied_by_system, reason_of, why_unreadable, why_unwritable, write_whole
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
-
-MAX_HASH_THREADS = 4
 
 
 class Artifact:
@@ -30,11 +28,16 @@ class Artifact:
     """
 
     def __init__(
-        self, manifest: Manifest, members: Mapping[str, memoryview], written: memoryview | None = None
+        self,
+        manifest: Manifest,
+        members: Mapping[str, memoryview],
+        written: memoryview | None = None,
+        source: tuple[Path, os.stat_result] | None = None,
     ) -> None:
         self.manifest = manifest
         self._members = members
         self._written = written  # the bytes that it was read from: all of them are verified
+        self._source = source  # the file that they are mapped from, as it was then
 
     @classmethod
     def build(cls, fields: Mapping[str, object], members: Mapping[str, Buffer]) -> Artifact:
@@ -49,7 +52,7 @@ class Artifact:
         for name in views:
             if name == MANIFEST or not is_safe_name(name):
                 raise ArtifactError(f"{name!r} cannot be the name of a member")
-        digests = _digests(views)
+        digests = sha256_of_each(views)
         files = {name: Member(digests[name], view.nbytes) for name, view in views.items()}
         text = write_manifest(fields, files)
         return cls(read_manifest(text), {**views, MANIFEST: memoryview(text)})
@@ -67,11 +70,11 @@ class Artifact:
         try:
             with source.open("rb") as file:
                 # ACCESS_COPY, because numpy hands no read-only array to DLPack; nobody writes.
-                size = os.fstat(file.fileno()).st_size
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
+                found = os.fstat(file.fileno())
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if found.st_size else b""
         except (OSError, ValueError) as error:
             raise ArtifactError(f"{path}: cannot be read: {reason_of(error)}") from None
-        return cls._read(memoryview(data), str(source))
+        return cls._read(memoryview(data), str(source), (source, found))
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> Artifact:
@@ -83,7 +86,7 @@ class Artifact:
         return cls._read(_flat(data), "artifact")
 
     @classmethod
-    def _read(cls, view: memoryview, origin: str) -> Artifact:
+    def _read(cls, view: memoryview, origin: str, source: tuple[Path, os.stat_result] | None = None) -> Artifact:
         try:
             spans = read_zip(view)
             members = {name: view[span.offset : span.offset + span.size] for name, span in spans.items()}
@@ -91,7 +94,7 @@ class Artifact:
         except ArtifactError as error:
             text = str(error)  # it may quote from the file, which may hold anything
             raise ArtifactError(f"{origin}: {text if len(text) < 500 else text[:497] + '...'}") from None
-        return cls(manifest, members, view)
+        return cls(manifest, members, view, source)
 
     @property
     def size(self) -> int:
@@ -121,7 +124,7 @@ class Artifact:
     def _write(self, stream: IO[bytes]) -> None:
         if self._written is None:
             write_zip(stream, self._members)
-        else:
+        elif self._source is None or not copied_by_system(*self._source, stream):
             stream.write(self._written)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -153,36 +156,11 @@ def _checked_manifest(members: Mapping[str, memoryview]) -> Manifest:
     for name, file in manifest.files.items():
         if members[name].nbytes != file.size:
             raise ArtifactError(f"damaged: the member {name} has {members[name].nbytes} bytes, not {file.size}")
-    digests = _digests({name: members[name] for name in manifest.files})
+    digests = sha256_of_each({name: members[name] for name in manifest.files})
     for name, file in manifest.files.items():
         if digests[name] != file.sha256:
             raise ArtifactError(f"damaged: the member {name} does not have the digest that the manifest gives")
     return manifest
-
-
-def _digests(views: Mapping[str, memoryview]) -> dict[str, str]:
-    """Return the sha256 of every member; in threads, as hashing is most of a load's time."""
-    waiting = sorted(views.items(), key=lambda item: item[1].nbytes)
-    found: dict[str, str] = {}
-
-    def work() -> None:
-        # list.pop and setting an item are atomic; the largest member goes first.
-        while waiting:
-            try:
-                name, view = waiting.pop()
-            except IndexError:
-                return
-            found[name] = hashlib.sha256(view).hexdigest()
-
-    total = sum(view.nbytes for view in views.values())
-    helpers = min(MAX_HASH_THREADS, os.cpu_count() or 1, len(views)) - 1 if total > 1_000_000 else 0
-    threads = [threading.Thread(target=work) for _ in range(helpers)]
-    for thread in threads:
-        thread.start()
-    work()
-    for thread in threads:
-        thread.join()
-    return found
 
 
 def _flat(data: Buffer) -> memoryview:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from functools import lru_cache
 from pathlib import Path
 
 from hcomp.files import why_unreadable
@@ -18,6 +19,13 @@ def model_files(path: Path) -> tuple[Path, ...]:
     """
     if why_unreadable(path):  # opening a pipe would wait for somebody to write
         return (path,)
+    found = path.stat()
+    return _files_of(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=8)
+def _files_of(path: Path, _version: tuple[int, ...]) -> tuple[Path, ...]:
+    """Search a file once: the cache and whoever writes beside it ask for the same one."""
     try:
         # Populated at once: a fault a page takes longer than the search.
         flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_POPULATE", 0)

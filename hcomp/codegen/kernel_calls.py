@@ -25,6 +25,8 @@ Shape: TypeAlias = Sequence[Any]
 
 DRIVER = "__calls"
 """The names of drivers begin so."""
+ARENA = "hcomp.arena"
+"""The attribute of a driver whose last argument is memory for what stays inside."""
 ALIGNMENT = 64
 FEWEST = 2
 """As many kernels at least: a driver saves nothing for one."""
@@ -61,7 +63,7 @@ def _function(builder: Any, name: str, function: Any) -> Any:
         for run in _runs(block.bindings):
             inside = Counter(v for b in run for v in reads[b.var])
             outside = {b.var for b in run if total[b.var] > inside[b.var]}
-            calls = sum(_is_kernel(b.value) for b in run)
+            calls = sum(is_kernel(b.value) for b in run)
             driver = _Run(run, outside).driver(builder, f"{DRIVER}_{name}_{count}") if calls >= FEWEST else None
             count += driver is not None
             made += run if driver is None else driver
@@ -77,7 +79,7 @@ def _runs(bindings: Sequence[Any]) -> list[list[Any]]:
     for binding in bindings:
         value = binding.value
         is_item = isinstance(value, relax.TupleGetItem) and value.tuple_value in inside
-        if is_item or _is_kernel(value) or _is_view(value):
+        if is_item or is_kernel(value) or _is_view(value):
             runs[-1].append(binding)
             inside.add(binding.var)
         else:
@@ -90,17 +92,17 @@ def _op(value: Expr) -> str:
     return str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
 
 
-def _is_kernel(value: Expr) -> bool:
+def is_kernel(value: Expr) -> bool:
     """Say whether a value is a kernel's call; with sizes behind its arguments it is not one that a driver can make."""
     plain = _op(value) == "relax.call_tir" and len(value.args) == 2
-    return plain and all(isinstance(k.shape, relax.ShapeExpr) for k in _kinds(value))
+    return plain and all(isinstance(k.shape, relax.ShapeExpr) for k in kinds_of(value))
 
 
 def _is_view(value: Expr) -> bool:
     return _op(value) == "relax.reshape" and isinstance(value.args[1], relax.ShapeExpr)
 
 
-def _kinds(call: Expr) -> list[Any]:
+def kinds_of(call: Expr) -> list[Any]:
     """Return the types of what a kernel makes."""
     (kind,) = call.ty_args
     return list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
@@ -180,7 +182,8 @@ class _Run:
         results = [t.handle for t in leaving] + ([arena] if self.slots else [])
         parameters = [*self.given.values(), *self.sizes.values(), *results]
         function = tirx.PrimFunc(parameters, on_cpu(body))
-        function = function.with_attrs({"global_symbol": name, "tirx.is_scheduled": True, "tirx.noalias": True})
+        attributes = {"global_symbol": name, "tirx.is_scheduled": True, "tirx.noalias": True, ARENA: bool(self.slots)}
+        function = function.with_attrs(attributes)
         kinds = [t.type for t in leaving]
         if self.slots:
             room = [slot.bytes() + tirx.IntImm("int64", ALIGNMENT) for slot in self.slots]
@@ -202,7 +205,7 @@ class _Run:
                 for argument in value.args[1].fields:
                     if isinstance(source := self._value(argument).source, _Tensor):
                         source.last = number
-                self.made[var] = [_Tensor(kind, number, number) for kind in _kinds(value)]
+                self.made[var] = [_Tensor(kind, number, number) for kind in kinds_of(value)]
                 if not isinstance(var.ty, relax.TupleType):
                     self.values[var] = _Value(self.made[var][0])
                 number += 1
@@ -237,7 +240,7 @@ class _Run:
         calls: list[Any] = []
         ending: dict[int, list[_Slot]] = defaultdict(list)
         for binding in self.bindings:
-            if not _is_kernel(binding.value):
+            if not is_kernel(binding.value):
                 continue
             tensors = self.made[binding.var]
             for tensor in tensors:

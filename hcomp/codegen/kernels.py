@@ -15,6 +15,7 @@ import tvm
 from numpy.typing import NDArray
 from tvm import relax
 
+from hcomp.codegen.direct_call import with_direct_call
 from hcomp.codegen.interpreted import interpreted_part, native_part, with_interpreted
 from hcomp.codegen.kernel_calls import with_drivers
 from hcomp.codegen.kernel_list import Calls, kernel_list, rules_of, works_of
@@ -81,7 +82,7 @@ def build_region(
                 rules = rules_of(module)
             kernels = sum(isinstance(f, tvm.tirx.PrimFunc) for f in module.functions.values())
             with clock.stage("plan memory"):
-                module = with_drivers(with_interpreted(module))
+                module = with_direct_call(with_drivers(with_interpreted(module)))
                 module = with_steady_shape_functions(tvm.transform.Sequential(_lower_passes())(module))
                 module = without_idle_calls(module, len(lowered.constants))
             with clock.stage("machine code"):

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import tvm
 from tvm import relax, s_tir, tirx
 
+from hcomp.codegen.direct_call import DIRECT
 from hcomp.codegen.kernel_calls import DRIVER
 from hcomp.codegen.vm_loops import with_loops
 
@@ -85,7 +86,7 @@ def _side_by_side(build: Callable[[int], bytes], count: int) -> Sequence[bytes]:
 def _groups(functions: dict[Any, Function]) -> list[dict[Any, Function]]:
     """Deal functions into groups: the region's own, which call all others and are long, come first."""
     names = sorted(functions, key=lambda v: str(v.name_hint))
-    region = [v for v in names if str(v.name_hint).startswith(("__vmtir__", DRIVER))]
+    region = [v for v in names if str(v.name_hint).startswith(("__vmtir__", DRIVER, DIRECT))]
     kernels = [v for v in names if v not in region]
     count = max(1, min(MOST_OBJECTS - 1, len(kernels) // KERNELS_AN_OBJECT))
     dealt = [kernels[start::count] for start in range(count)]

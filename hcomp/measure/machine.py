@@ -152,7 +152,7 @@ def _launch_us(cpu: CpuFeatures, target: Any) -> float:
         lowered = lower_region(_chain(count), cpu_rules(cpu))
         built = build_region(lowered, target, lambda module: schedule_module(module, cpu))
         regions.append(vm_region(built.program, built.objects, []))
-    times = [_best(partial(region, data, None), 1) for region in regions]
+    times = [_best(partial(region.call, data, None), 1) for region in regions]
     return max(1e-3, 1e6 * (times[1] - times[0]) / (many - few))
 
 

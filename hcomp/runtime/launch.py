@@ -83,7 +83,7 @@ def _kernel_step(step: Launch, region: KernelRegion, inputs: list[int], symbols:
                 arguments[k] = slots[inputs[k]] = _as_tensor(step, k, value)
         try:
             sizes = [slots[i].shape[axis] for i, axis in symbols] if symbols else None  # type: ignore[attr-defined]
-            result = region(arguments, sizes)
+            result = region.call(arguments, sizes)
         except Exception as error:  # generated code raises what its kernels ask for
             raise failed(step, error) from error
         if single is not None and isinstance(result, Tensor):

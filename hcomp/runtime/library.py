@@ -73,14 +73,13 @@ def link(objects: Sequence[Buffer]) -> Any:
             raise ArtifactError(f"the kernels cannot be loaded: {one_line(error)}") from error
 
 
-def load_executable(program: Buffer, objects: Sequence[Buffer]) -> Any:
-    """Return the VM executable in the bytes of "program.vm", linked with object files.
+def load_executable(program: Buffer, kernels: Any) -> Any:
+    """Return the VM executable in the bytes of "program.vm", which calls `kernels`, a linked module or None.
 
     Raises:
-        ArtifactError: the bytes are no such files.
+        ArtifactError: the bytes are no such file.
     """
     load = tvm_function("ffi.Module.load_from_bytes.relax.VMExecutable")
-    kernels = link(objects) if objects else None
     try:
         with _LOCK:
             executable = load(bytes(program))

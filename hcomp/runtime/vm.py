@@ -7,44 +7,65 @@ region holds a pool of idle VMs that grows to the number of calls that overlap.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm_ffi import Shape, Tensor
 
 from hcomp.errors import ArtifactError
-from hcomp.runtime.library import Buffer, load_executable, one_line, tvm_function
+from hcomp.runtime.library import Buffer, link, load_executable, one_line, tvm_function
 
-ENTRY = "main"
+ENTRY, DIRECT, CONSTANTS = "main", "__direct", "constants"
+"""Functions of a region, see `hcomp.codegen.direct_call`."""
 CPU_TYPE, CPU_ID, POOLED_MEMORY = 1, 0, 2
 
-KernelRegion = Callable[[list[Any], list[int] | None], Any]
 Watch = Callable[..., int]
+
+
+class Direct(NamedTuple):
+    """A region without the VM: `function(*inputs, *constants, *outputs)`, all of them checked by the caller."""
+
+    function: Callable[..., None]
+    constants: tuple[Tensor, ...]
+
+
+class KernelRegion(NamedTuple):
+    """A region of native code.
+
+    Attributes:
+        call: a function of its input tensors and its symbols (None where it has none), which returns a
+            tensor or several. It may be called from many threads at once.
+        direct: its way without the VM, where it has one.
+    """
+
+    call: Callable[[list[Any], list[int] | None], Any]
+    direct: Direct | None = None
 
 
 def vm_region(
     program: Buffer, objects: Sequence[Buffer], constants: Sequence[Tensor], watch: Watch | None = None
 ) -> KernelRegion:
-    """Return a region as a function of its input tensors and its symbols (None where it has none).
+    """Return a region. Of an interpreted program, `watch` is asked before and after every call.
 
-    It may be called from many threads at once, and returns a tensor or several. Of an interpreted program,
-    `watch` is asked before every call (the function, its name, then whether it is before or after).
+    It is given the function, its name, and whether it is before.
 
     Raises:
         ArtifactError: the files are no VM program and object code for this machine.
     """
-    executable = load_executable(program, objects)
+    kernels = link(objects) if objects else None
+    executable = load_executable(program, kernels)
     bound = list(constants)
 
-    def new_machine() -> Callable[..., Any]:
+    def new_machine() -> Any:
         machine = executable["vm_load_executable"]()
         machine["vm_initialization"](CPU_TYPE, CPU_ID, POOLED_MEMORY)
         if watch is not None:
             machine["set_instrument"](watch)
-        function: Callable[..., Any] = machine[ENTRY]
-        return function
+        return machine
 
     try:
-        idle = [new_machine()]
+        machine = new_machine()
+        idle: list[Callable[..., Any]] = [machine[ENTRY]]
+        direct = None if watch is not None else _direct(kernels, machine, bound)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise ArtifactError(f"the kernels cannot be loaded: {one_line(error)}") from error
 
@@ -53,15 +74,23 @@ def vm_region(
         if symbols is not None:
             arguments = [*arguments, Shape(tuple(symbols))]
         try:
-            machine = idle.pop()  # atomic
+            function = idle.pop()  # atomic
         except IndexError:
-            machine = new_machine()
-        result = machine(*arguments)
+            function = new_machine()[ENTRY]
+        result = function(*arguments)
         # Only a machine that ended well is used again: an error leaves its frames on its stack.
-        idle.append(machine)
+        idle.append(function)
         return result
 
-    return call
+    return KernelRegion(call, direct)
+
+
+def _direct(kernels: Any, machine: Any, bound: Sequence[Tensor]) -> Direct | None:
+    """Return the region's way without the VM, if it has one."""
+    if kernels is None or not kernels.implements_function(DIRECT):
+        return None
+    # Constants of the module are in the VM's program.
+    return Direct(kernels[DIRECT], (*bound, *elements(machine[CONSTANTS]())))
 
 
 def elements(result: Any) -> list[Any]:
