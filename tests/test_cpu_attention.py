@@ -59,7 +59,7 @@ class Built:
         built = build_region(lowered, TARGET, lambda module: schedule_module(module, cpu))
         (self.rule,) = {kernel["rule"] for kernel in json.loads(built.listing)["kernels"].values()}
         constants = [tvm.runtime.tensor(np.ascontiguousarray(a)) for _, a in built.constants]
-        self.region = vm_region(built.program, built.objects, constants)
+        self.region = vm_region(built.program, built.objects, constants).call
 
     def __call__(self, *values: NDArray[Any]) -> NDArray[Any]:
         found: NDArray[Any] = self.region([tvm.runtime.tensor(np.array(v, order="C")) for v in values], None).numpy()
