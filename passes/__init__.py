@@ -6,6 +6,7 @@ from hcomp.passes.channels_last import CHANNELS_LAST
 from hcomp.passes.drop_dead import DROP_DEAD
 from hcomp.passes.fold_batch_norm import FOLD_BATCH_NORM
 from hcomp.passes.fold_constants import FOLD_CONSTANTS
+from hcomp.passes.fuse_attention import FUSE_ATTENTION
 from hcomp.passes.inline_branches import INLINE_BRANCHES
 from hcomp.passes.loop_invariants import LOOP_INVARIANTS
 from hcomp.passes.merge_duplicates import MERGE_DUPLICATES
@@ -37,6 +38,7 @@ PASSES: dict[str, Pass] = {
         DROP_DEAD,
         FOLD_BATCH_NORM,
         FOLD_CONSTANTS,
+        FUSE_ATTENTION,
         INLINE_BRANCHES,
         LOOP_INVARIANTS,
         MERGE_DUPLICATES,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hcomp.dims import DimLike, evaluate, symbols_of
 from hcomp.ir.graph import Graph, Node
 from hcomp.ir.ops import OPS
+from hcomp.ir.ops.attention import COLUMN, INNER
 from hcomp.ir.types import TensorType, Type
 
 TYPICAL_SIZE = 16
@@ -73,6 +74,8 @@ def flops(graph: Graph, node: Node, sizes: Mapping[str, int]) -> float:
         return 0.0
     made = _elements(out, sizes)
     types = [graph.types[i] if i else None for i in node.inputs]
+    if node.op == "attention":
+        return _attention(node, types, sizes)
     first = types[0] if types else None
     taken = _elements(first, sizes) if isinstance(first, TensorType) else made
     kind = cost_class(node)
@@ -96,6 +99,22 @@ def flops(graph: Graph, node: Node, sizes: Mapping[str, int]) -> float:
     if node.op in _TRANSCENDENTAL:
         return _TRANSCENDENTAL_FLOPS * made
     return _PER_ELEMENT.get(kind, 0.0) * max(made, taken)
+
+
+def _attention(node: Node, types: Sequence[Type | None], sizes: Mapping[str, int]) -> float:
+    """Return the operations of both products and of softmax."""
+    axes = node.attrs["axes"]
+    found = {
+        letter: _number(size, sizes)
+        for own, kind in zip(axes if isinstance(axes, tuple) else (), types, strict=True)
+        if isinstance(own, str) and isinstance(kind, TensorType)
+        for letter, size in zip(own, kind.shape or (), strict=True)
+        if letter.isalpha()
+    }
+    scores = 1.0
+    for letter in found.keys() - {INNER, COLUMN}:
+        scores *= found[letter]
+    return scores * (2.0 * (found.get(INNER, 1) + found.get(COLUMN, 1)) + _PER_ELEMENT["softmax"])
 
 
 def _tuple(value: object) -> tuple[int, ...]:

@@ -65,6 +65,12 @@ def _both_layouts(cases: list[Case]) -> list[Case]:
 
 
 LINEAR: dict[str, list[Case]] = {
+    "attention": [
+        case(*(t("float32", N, M, 4, 3) for _ in range(3)), axes=("bshd", "blhd", "blhe"), output="bshe", scale=0.5),
+        case(*(t("float64", *shape) for shape in ((M, 2, N, 3), (2, M, 3), (2, M, 5), (2, M, N))), t("bool", M),
+             axes=("rhsd", "hld", "hle", "hls", "l"), output="rhse", masks=("add", "where"), fill=-1e4, zero_nan=True),
+        case(*[t("float16", N, 3, 4)] * 3, axes=("s0d", "l1d", "l2e"), output="se"),
+    ],
     "matmul": [
         case(t("float32", N, M), t("float32", M, 5)),
         case(t("float32", 2, 1, N, M), t("float32", 3, M, N)),

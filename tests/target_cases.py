@@ -431,7 +431,41 @@ RECURRENT = [
     ),
 ]
 
+_HEADS = ("bshd", "blhd", "blhe")
+
+ATTENTION = [
+    *(
+        Case("attention", tuple(map(Operand, shapes)), {"axes": axes, "output": output, "scale": 0.5}, types, 64)
+        for shapes, axes, output, types in (
+            (("2, N, 3, 8", "2, H, 3, 8", "2, H, 3, 5"), _HEADS, "bshe", FLOATS),
+            (("2, 40, 3, 16", "2, H, 3, 16", "2, H, 3, 16"), _HEADS, "hbse", ("float32",)),
+            (("N, 30, 3, 2, 9",) * 3, ("bs0hd", "bl1hd", "bl2he"), "bshe", ("float32",)),
+            (("H, 4", "M, 4", "M, 6"), ("sd", "ld", "le"), "se", ("float32", "float16")),
+            (("N, 4", "E, 4", "E, 6"), ("sd", "ld", "le"), "se", ("float32", "float16")),
+            (("30, 20", "E, 20", "E, 20"), ("sd", "ld", "le"), "se", ("float32",)),
+            (("2, 3, N, 8", "2, H, 8", "2, H, 8"), ("grsd", "gld", "gle"), "gsre", ("float32",)),
+            # Not what the processor's own kernel takes: queries of a mask outermost, rows that are not contiguous.
+            (("N, 4, 2", "7, 4, 2", "7, 6, 2"), ("sdh", "ldh", "leh"), "seh", ("float32",)),
+        )
+    ),
+    *(
+        Case(
+            "attention",
+            (*map(Operand, (f"2, {s}, 3, 8", "2, H, 3, 8", "2, H, 3, 8")), Operand(a), Operand(b, "bool")),
+            {"axes": (*_HEADS, *masks), "output": "bshe", "masks": ("add", "where"), "fill": fill, "zero_nan": zero},
+            ("float32", "float64"), 64,
+        )
+        for s in ("N", "26", "M")
+        for a, b, masks, fill, zero in (
+            (f"2, 3, H, {s}", f"H, {s}", ("bhls", "ls"), -1e4, False),
+            ("2, 1, 1, H", "1, H", ("b00l", "0l"), float("-inf"), False),
+            (f"{s}, H", f"3, {s}", ("sl", "hs"), float("-inf"), True),
+        )
+    ),
+]  # fmt: skip
+
 FAMILIES = {
+    "attention": ATTENTION,
     "recurrent": RECURRENT,
     "elementwise": ELEMENTWISE,
     "moves": MOVES,

@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.ir import PrimType
 
 Var: TypeAlias = Any
-Origins: TypeAlias = Mapping[Var, str]
+Origins: TypeAlias = Mapping[Var, tuple[str, ...]]
 """Variables of the region's function to the labels of the nodes that they compute."""
 
 
@@ -90,7 +90,7 @@ class _Match:
             return None
         found = kept.pop(0) if len(kept) > 1 else kept[0]
         if key[0] != "item" and found in self.origins and _callee(value) is not None:
-            nodes.append(self.origins[found])
+            nodes += self.origins[found]
         return found
 
     def _key(self, value: Any, values: Mapping[Var, Any]) -> tuple[Any, ...] | None:

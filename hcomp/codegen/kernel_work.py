@@ -32,6 +32,9 @@ _COMBINE: dict[str, Callable[[DimLike, DimLike], DimLike]] = {
 }
 _CONDITIONAL = "if_then_else"
 
+OPERATIONS, BYTES = "hcomp.operations", "hcomp.bytes"
+"""Attributes of a function: its work over its own sizes, where its loops do more than the definition asks for."""
+
 
 @dataclass(frozen=True)
 class KernelWork:
@@ -59,6 +62,9 @@ def kernel_work(function: tirx.PrimFunc) -> KernelWork:
             is_buffer = is_buffer_var(parameter)
             shapes.append(tuple(_dim(d, {}) for d in parameter.ty.shape) if is_buffer else None)
             names.append("" if is_buffer else str(parameter.name))
+        attrs = function.attrs or {}
+        if OPERATIONS in attrs:
+            return KernelWork(tuple(shapes), tuple(names), _dim(attrs[OPERATIONS], {}), _dim(attrs[BYTES], {}))
         count = _Count()
         count.statement(function.body, 1)
         whole = {

@@ -47,7 +47,7 @@ ENDLESS = int(np.iinfo(np.int64).max)
 LIMIT = "\0limit"
 """The name of a value that no graph can have."""
 
-Labelled: TypeAlias = list[tuple[str, list[Expr]]]
+Labelled: TypeAlias = list[tuple[tuple[str, ...], list[Expr]]]
 
 
 def lower_loop(graph: Graph, rules: Mapping[str, Rule]) -> tuple[Lowering, tuple[str, ...], Labelled]:

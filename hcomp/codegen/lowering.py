@@ -280,8 +280,8 @@ def bind_inputs(lowering: Lowering) -> list[Expr]:
     return variables
 
 
-def lower_nodes(lowering: Lowering) -> list[tuple[str, list[Expr]]]:
-    """Emit all nodes of the graph, in order, and return the label and the results of each.
+def lower_nodes(lowering: Lowering) -> list[tuple[tuple[str, ...], list[Expr]]]:
+    """Emit all nodes of the graph, in order, and return the labels and the results of each.
 
     Raises:
         CodegenError: one has no rule.
@@ -295,7 +295,7 @@ def lower_nodes(lowering: Lowering) -> list[tuple[str, list[Expr]]]:
         exprs = made if isinstance(made, tuple) else (made,)
         for value, expr in zip(node.outputs, exprs, strict=True):
             lowering.values[value.name] = Value(tensor_type(value.type), expr)
-        found.append((node.label, [lowering.values[v.name].expr for v in node.outputs]))
+        found.append((node.labels, [lowering.values[v.name].expr for v in node.outputs]))
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm import relax
 
+from hcomp.codegen.kernel_nodes import Origins
 from hcomp.codegen.loop import TRIP, carried_count, lower_loop
 from hcomp.codegen.lowering import Array, Expr, Lowering, Rule, bind_inputs, lower_nodes
 from hcomp.codegen.sizes import name_sizes
@@ -39,7 +40,7 @@ class LoweredRegion:
     constants: tuple[tuple[str, Array], ...]
     symbols: tuple[str, ...]
     fresh_outputs: tuple[bool, ...]
-    origins: Mapping[Any, str] = field(default_factory=dict)
+    origins: Origins = field(default_factory=dict)
 
 
 def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> LoweredRegion:
@@ -77,7 +78,7 @@ def lower_region(graph: Graph, rules: Mapping[str, Rule] | None = None) -> Lower
     return _lowered(lowering, symbols, graph, origins)
 
 
-def _lowered(lowering: Lowering, symbols: tuple[str, ...], graph: Graph, origins: Mapping[Any, str]) -> LoweredRegion:
+def _lowered(lowering: Lowering, symbols: tuple[str, ...], graph: Graph, origins: Origins) -> LoweredRegion:
     return LoweredRegion(
         module=lowering.builder.get(),
         constants=tuple((name, array) for name, (_, array) in lowering.packed.items()),
@@ -87,14 +88,14 @@ def _lowered(lowering: Lowering, symbols: tuple[str, ...], graph: Graph, origins
     )
 
 
-def _origins(function: Any, made: Sequence[tuple[str, Sequence[Expr]]]) -> dict[Any, str]:
+def _origins(function: Any, made: Sequence[tuple[tuple[str, ...], Sequence[Expr]]]) -> dict[Any, tuple[str, ...]]:
     """Return the node of each binding: bindings stand in the order of nodes, a node's results behind the rest."""
     variables = [binding.var for block in function.body.blocks for binding in block.bindings]
     place = {variable: number for number, variable in enumerate(variables)}
-    found: dict[Any, str] = {}
-    for label, results in made:
+    found: dict[Any, tuple[str, ...]] = {}
+    for labels, results in made:
         last = max((place[r] for r in results if r in place), default=-1)
-        found.update((v, label) for v in variables[len(found) : last + 1])
+        found.update((v, labels) for v in variables[len(found) : last + 1])
     return found
 
 

@@ -25,11 +25,15 @@ Attribute: TypeAlias = "int | float | str | bool | Dim | tuple[Attribute, ...] |
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a node came from, in the user's words: the model's node name and operator."""
+    """Where a node came from, in the user's words: the model's node name and operator.
+
+    `others` are the names of further nodes that it stands for.
+    """
 
     name: str
     op: str = ""
     domain: str = ""
+    others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         operator = f"{self.domain}::{self.op}" if self.domain else self.op
@@ -115,6 +119,11 @@ class Node:
     def label(self) -> str:
         """What reports call the node: the user's name, or the name of its first output."""
         return self.origin.name or (self.outputs[0].name if self.outputs else self.op)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What reports call all the nodes that it stands for."""
+        return (self.label, *self.origin.others)
 
 
 @dataclass(frozen=True)

@@ -233,9 +233,10 @@ class _Reader:
     def origin(self) -> Origin:
         parts: list[str] = []
         if self.scan.skip_word("from"):
-            while len(parts) < 3 and self.scan.sees('"'):
+            while self.scan.sees('"'):
                 parts.append(self.scan.string())
-        return Origin(*parts) if parts else Origin("")
+        name, op, domain, *others = (*parts, *("",) * (3 - len(parts)))
+        return Origin(name, op, domain, tuple(others))
 
     def graphs(self) -> dict[str, Graph]:
         scan = self.scan

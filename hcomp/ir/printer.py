@@ -182,7 +182,7 @@ def _shown_attrs(node: Node) -> dict[str, str]:
 
 
 def _origin_text(origin: Origin) -> str:
-    parts = [origin.name, origin.op, origin.domain]
+    parts = [origin.name, origin.op, origin.domain, *origin.others]
     while parts and not parts[-1]:
         parts.pop()
     return f" from {' '.join(quote(p) for p in parts)}" if parts else ""

@@ -10,6 +10,7 @@ it imports no IR.
 from __future__ import annotations
 
 from hcomp.reference import (
+    attention,
     elementwise,
     host,
     index,
@@ -33,6 +34,7 @@ _FIXED: dict[str, Function] = {
     **reduce.TABLE,
     **index.TABLE,
     **linear.TABLE,
+    **attention.TABLE,
     **ml.TABLE,
     **pool.TABLE,
     **recurrent.TABLE,

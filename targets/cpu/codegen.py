@@ -12,6 +12,7 @@ from hcomp.codegen.machine_code import INTERPRETED, PROGRAM
 from hcomp.codegen.relax_module import lower_region
 from hcomp.ir.graph import Graph
 from hcomp.passes.channels_last import channels_last
+from hcomp.passes.fuse_attention import fuse_attention
 from hcomp.stopwatch import Stopwatch
 from hcomp.targets.base import EmittedRegion, Options
 from hcomp.targets.cpu.choices import Choices
@@ -49,16 +50,16 @@ def build(graph: Graph, name: str, choices: Choices | None = None) -> BuiltRegio
 
 
 def _laid_out(graph: Graph, cpu: CpuFeatures) -> Graph:
-    """Return a region channels last, the body of a loop too."""
+    """Return a region channels last and with attention fused, the body of a loop too."""
 
-    def turned(part: Graph) -> Graph:
-        return channels_last(part, lambda weight, attrs: takes_conv_int8(weight, attrs, cpu))
+    def own_passes(part: Graph) -> Graph:
+        return fuse_attention(channels_last(part, lambda weight, attrs: takes_conv_int8(weight, attrs, cpu)))
 
     nodes = tuple(
-        replace(node, graphs={name: turned(body) for name, body in node.graphs.items()}) if node.graphs else node
+        replace(node, graphs={name: own_passes(body) for name, body in node.graphs.items()}) if node.graphs else node
         for node in graph.nodes
     )
-    return turned(graph if nodes == graph.nodes else replace(graph, nodes=nodes))
+    return own_passes(graph if nodes == graph.nodes else replace(graph, nodes=nodes))
 
 
 def requirements() -> dict[str, Any]:

@@ -36,6 +36,7 @@ class CpuRates:
         default_factory=lambda: {
             "matmul": 0.8,
             "conv": 0.7,
+            "attention": 0.6,
             "recurrent": 0.4,
             "pool": 0.1,
             "softmax": 0.15,

@@ -20,6 +20,7 @@ from hcomp.ir.types import TensorType
 from hcomp.targets.cpu.choices import Choices
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import emit_conv, emit_conv_transpose, emit_matmul
+from hcomp.targets.cpu.heavy.attention import attention_rule
 from hcomp.targets.cpu.heavy.conv_int8 import BYTES, emit_conv_int8
 from hcomp.targets.cpu.heavy.conv_transpose import takes_conv_transpose
 from hcomp.targets.cpu.heavy.matmul_int8 import emit_matmul_int8, takes_pairs
@@ -97,6 +98,7 @@ def cpu_rules(features: CpuFeatures, choices: Choices | None = None) -> Mapping[
         return rule
 
     return {
+        "attention": attention_rule(features),
         "matmul": matmul,
         "conv": conv,
         "conv_transpose": _transposed(features),

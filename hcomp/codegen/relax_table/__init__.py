@@ -11,6 +11,7 @@ from typing import Any
 from hcomp.codegen.kernel import KernelBody
 from hcomp.codegen.lowering import Lowering, Rule
 from hcomp.codegen.relax_table import (
+    attention,
     elementwise,
     index,
     linear,
@@ -30,6 +31,7 @@ KERNELS: dict[str, KernelBody] = {
     **shape.KERNELS,
     **reduce.KERNELS,
     **linear.KERNELS,
+    **attention.KERNELS,
     **pool.KERNELS,
     **scans.KERNELS,
     **topk.KERNELS,

@@ -29,6 +29,7 @@ def schedule_module(mod: tvm.IRModule, cpu: CpuFeatures) -> tvm.IRModule:
     scheduled = {
         name: func if SCHEDULED in (func.attrs or {}) else _schedule_function(str(name.name_hint), func, cpu)
         for name, func in before.items()
+        if RULE not in (func.attrs or {})  # those came as loops that are finished
     }
     after = {name: _finished(func, cpu) for name, func in lower_blocks(tvm.IRModule(scheduled)).functions.items()}
     result = mod.clone() if hasattr(mod, "clone") else tvm.IRModule(mod.functions, attrs=mod.attrs)
@@ -39,8 +40,11 @@ def schedule_module(mod: tvm.IRModule, cpu: CpuFeatures) -> tvm.IRModule:
 
 def _finished(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
     """Return plain loops with the rewrites on loops done; functions that came scheduled stay as they are."""
-    if SCHEDULED in (func.attrs or {}):
-        return func
+    return func if SCHEDULED in (func.attrs or {}) else finished(func, cpu)
+
+
+def finished(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
+    """Return plain loops with the rewrites on loops done, marked as scheduled."""
     return vectorise_math(widen_reductions(func, cpu)).with_attr(SCHEDULED, True)
 
 

@@ -234,7 +234,7 @@ def _shuffled(found: _Turned, point: dict[Any, Expr], row: Expr, column: Expr, t
 
         out.extend([tirx.AllocBuffer(line), loop(imm(tile), read, "lane", VECTORIZED)])
         held.append(line)
-    for pairs in _network(tile, _itemsize(source)):
+    for pairs in turning(tile, _itemsize(source)):
         old = [load_vector(h, tile, 0) for h in held]
         held = [register(tirx.Shuffle([old[a], old[b]], [imm32(i) for i in lanes])) for a, b, lanes in pairs]
     for r, h in enumerate(held):
@@ -247,7 +247,7 @@ def _shuffled(found: _Turned, point: dict[Any, Expr], row: Expr, column: Expr, t
     return seq(out)
 
 
-def _network(size: int, itemsize: int) -> list[list[tuple[int, int, list[int]]]]:
+def turning(size: int, itemsize: int) -> list[list[tuple[int, int, list[int]]]]:
     """Return the steps of a transpose of `size` rows: for each new row two old ones, and lanes of the pair.
 
     Step b exchanges, between rows that differ in bit b, lanes that differ in it. Four-byte lanes are
