@@ -1,0 +1,126 @@
+"""Waits from what instructions touch: memory in lines of 64 bytes, each with its latest readers and writers.
+
+Two accesses of one line count as touching, so that a wait may be one too many and never one too few.
+The work for an instruction is proportional to the lines that it touches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcomp.targets.npu.device.isa import ENGINES, OPS, Instruction
+from hcomp.targets.npu.device.regions import Region, accesses
+
+LINE = 64
+_COUNT = len(ENGINES)
+
+
+class Dependencies:
+    """What has been issued so far.
+
+    Attributes:
+        sizes: bytes of each scratchpad.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.pads = {name: _Table(0, size) for name, size in sizes.items()}
+        self.starts: list[int] = []
+        self.buffers: list[_Table | None] = []
+        self.issued = [0] * _COUNT
+        # clocks[e][i][o]: instructions of engine o that are over once instruction i of e has started.
+        self.clocks: list[list[list[int]]] = [[] for _ in ENGINES]
+        self.now = [[0] * _COUNT for _ in ENGINES]
+
+    def add_buffer(self, address: int, size: int, *, writable: bool) -> None:
+        """Declare a buffer in device memory, behind those declared before."""
+        self.starts.append(address)
+        self.buffers.append(_Table(address, size) if writable else None)
+
+    def issue(self, one: Instruction) -> tuple[int, ...]:
+        """Return the waits that an instruction needs, and count it as issued."""
+        engine = OPS[one.op].engine
+        touched = [(self._lines(region), written) for region, written in accesses(one)]
+        needed = [0] * _COUNT
+        for lines, written in touched:
+            if lines is not None:
+                for other, count in enumerate(lines.latest(written)):
+                    if count > needed[other]:
+                        needed[other] = count
+        clock = self.now[engine]
+        clock[engine] = self.issued[engine]
+        wait = [0] * _COUNT
+        for other, count in enumerate(needed):
+            if count > clock[other]:
+                wait[other] = count
+                for i, over in enumerate(self.clocks[other][count - 1]):
+                    if over > clock[i]:
+                        clock[i] = over
+                clock[other] = count
+        self.clocks[engine].append(clock.copy())
+        self.issued[engine] += 1
+        for lines, written in touched:
+            if lines is not None:
+                lines.note(engine, self.issued[engine], written)
+        # A wait that another one brings with it is not needed.
+        return tuple(wait)
+
+    def _lines(self, region: Region) -> _Lines | None:
+        if region.space != "mem":
+            return self.pads[region.space].lines(region)
+        table = self.buffers[bisect_right(self.starts, region.address) - 1]
+        return table.lines(region) if table is not None else None
+
+
+class _Lines:
+    """The lines of one region: views [engine, ..., lines] of its table."""
+
+    __slots__ = ("reads", "writes")
+
+    def __init__(self, reads: NDArray[Any], writes: NDArray[Any]) -> None:
+        self.reads, self.writes = reads, writes
+
+    def latest(self, written: bool) -> list[int]:
+        """Return, for each engine, how many of its instructions must be over before this access."""
+        found = self.writes.reshape(_COUNT, -1).max(1)
+        if written:
+            found = np.maximum(found, self.reads.reshape(_COUNT, -1).max(1))
+        latest: list[int] = found.tolist()
+        return latest
+
+    def note(self, engine: int, count: int, written: bool) -> None:
+        (self.writes if written else self.reads)[engine] = count
+
+
+class _Table:
+    """The lines of one memory: by engine, the count up to and with the latest that read or wrote each."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.address = address
+        lines = -(-size // LINE) + 1
+        self.reads = np.zeros((_COUNT, lines), np.int32)
+        self.writes = np.zeros((_COUNT, lines), np.int32)
+
+    def lines(self, region: Region) -> _Lines:
+        """Return the lines that a region touches, or more: inner axes of odd strides count as one run."""
+        sizes, strides, span = region.sizes, region.strides, region.run
+        kept = len(sizes)
+        for i, stride in enumerate(strides):
+            if stride % LINE:
+                kept = i
+                break
+        for n, stride in zip(sizes[kept:], strides[kept:], strict=True):
+            span += (n - 1) * stride
+        start = region.address - self.address
+        run = (start % LINE + span + LINE - 1) // LINE
+        item = 4
+        shape = (_COUNT, *sizes[:kept], run)
+        steps = (self.reads.strides[0], *(s // LINE * item for s in strides[:kept]), item)
+        offset = start // LINE * item
+        return _Lines(
+            np.ndarray(shape, np.int32, self.reads, offset, steps), np.ndarray(shape, np.int32, self.writes, offset, steps)
+        )
