@@ -17,6 +17,7 @@ back as soon as nothing more will be written there that is still to be read; who
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from hcomp.targets.npu.device.check import RANGE
 from hcomp.targets.npu.device.cycles import Durations
 from hcomp.targets.npu.device.isa import (
     INTEGERS,
+    ITEM_BYTES,
     MAX_STRIDES,
     OPS,
     WS,
@@ -94,8 +96,7 @@ class Builder:
             CodegenError: there is no room.
         """
         made = Tensor.dense(space, dtype, 0, shape)
-        size = made.size * (1 if dtype in ("int8", "uint8") else 2 if "16" in dtype else 4)
-        return Tensor.dense(space, dtype, self.allocators[space].take(size), shape)
+        return replace(made, address=self.allocators[space].take(made.size * ITEM_BYTES[dtype]))
 
     def free(self, *tensors: Tensor) -> None:
         """Give back places that `alloc` gave; what was issued on them still runs."""
@@ -107,19 +108,21 @@ class Builder:
     def load(self, d: Tensor, a: Tensor, *, pad: Sequence[tuple[int, int]] = (), fill: float = 0.0) -> None:
         """Copy device memory to a scratchpad; `pad` elements around it by axis take the value `fill`."""
         inner = tuple(n - sum(p) for n, p in zip(d.shape, pad, strict=True)) if pad else d.shape
-        a = self._fit(a, inner)
+        a = a.broadcast_to(inner)
         op = "loadw" if d.space == "wgt" else "load"
         imm = (float(np.float32(fill)),)
         if pad and any(map(sum, pad)):
             before, after = zip(*pad, strict=True)
-            self.emit(Instruction(op, d.shape, _view(d, d.strides), _view(a, a.strides), imm=imm, before=before, after=after))
+            self.emit(
+                Instruction(op, d.shape, _view(d, d.strides), _view(a, a.strides), imm=imm, before=before, after=after)
+            )
         else:
             sizes, (to, of) = merge_axes(d.shape, (d.strides, a.strides))
             self.emit(Instruction(op, sizes, _view(d, to), _view(a, of), imm=imm))
 
     def store(self, d: Tensor, a: Tensor) -> None:
         """Copy a scratchpad to device memory."""
-        sizes, (to, of) = merge_axes(d.shape, (d.strides, self._fit(a, d.shape).strides))
+        sizes, (to, of) = merge_axes(d.shape, (d.strides, a.broadcast_to(d.shape).strides))
         self.emit(Instruction("store", sizes, _view(d, to), _view(a, of)))
 
     def gemm(
@@ -189,11 +192,12 @@ class Builder:
         self._check_block(op, d, sources, imm)
         placed = iter([_view(v, s) for v, s in zip(views, strides, strict=True)])
         target = next(placed)
-        operands = {
-            name: next(placed) if isinstance(source, Tensor) else _number(op, name, source, d.dtype)
+        operands: list[Source] = [
+            next(placed) if isinstance(source, Tensor) else _number(op, name, source, d.dtype)
             for name, source in zip(row.sources, sources, strict=True)
-        }
-        self.emit(Instruction(op, sizes, target, **operands, imm=_immediates(op, d, imm)))
+        ]
+        a, b, c = (*operands, None, None)[:3]
+        self.emit(Instruction(op, sizes, target, a, b, c, _immediates(op, d, imm)))
 
     def _reduce(self, op: str, d: Tensor, a: Operand, scale: float) -> None:
         if not isinstance(a, Tensor) or a.shape[: len(d.shape)] != d.shape:
@@ -222,9 +226,6 @@ class Builder:
         size = packed_bytes(plain.shape[-1], int(imm["bits"]), int(imm["block"]))
         if packed.shape[-1] != size:
             raise CodegenError(f"{op}: a row of {plain.shape[-1]} numbers takes {size} bytes, found {packed.shape[-1]}")
-
-    def _fit(self, a: Tensor, shape: Sequence[int]) -> Tensor:
-        return a.broadcast_to(shape)
 
     def emit(self, one: Instruction) -> None:
         """Add an instruction; its waits are computed.

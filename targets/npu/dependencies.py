@@ -7,7 +7,7 @@ The work for an instruction is proportional to the lines that it touches.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,29 +44,26 @@ class Dependencies:
     def issue(self, one: Instruction) -> tuple[int, ...]:
         """Return the waits that an instruction needs, and count it as issued."""
         engine = OPS[one.op].engine
-        touched = [(self._lines(region), written) for region, written in accesses(one)]
-        needed = [0] * _COUNT
+        touched = [(lines, written) for region, written in accesses(one) if (lines := self._lines(region)) is not None]
+        latest = [lines.latest(written) for lines, written in touched]
+        wait = self._waits(engine, [max(counts) for counts in zip(*latest, strict=True)])
+        self.issued[engine] += 1
         for lines, written in touched:
-            if lines is not None:
-                for other, count in enumerate(lines.latest(written)):
-                    if count > needed[other]:
-                        needed[other] = count
+            lines.note(engine, self.issued[engine], written)
+        return wait
+
+    def _waits(self, engine: int, needed: Sequence[int]) -> tuple[int, ...]:
+        """Return the waits for what is not over anyway when the next instruction of an engine starts."""
         clock = self.now[engine]
         clock[engine] = self.issued[engine]
         wait = [0] * _COUNT
         for other, count in enumerate(needed):
             if count > clock[other]:
                 wait[other] = count
-                for i, over in enumerate(self.clocks[other][count - 1]):
-                    if over > clock[i]:
-                        clock[i] = over
+                # With an instruction, all that was over when it started is over.
+                clock[:] = map(max, clock, self.clocks[other][count - 1])
                 clock[other] = count
         self.clocks[engine].append(clock.copy())
-        self.issued[engine] += 1
-        for lines, written in touched:
-            if lines is not None:
-                lines.note(engine, self.issued[engine], written)
-        # A wait that another one brings with it is not needed.
         return tuple(wait)
 
     def _lines(self, region: Region) -> _Lines | None:
@@ -122,5 +119,6 @@ class _Table:
         steps = (self.reads.strides[0], *(s // LINE * item for s in strides[:kept]), item)
         offset = start // LINE * item
         return _Lines(
-            np.ndarray(shape, np.int32, self.reads, offset, steps), np.ndarray(shape, np.int32, self.writes, offset, steps)
+            np.ndarray(shape, np.int32, self.reads, offset, steps),
+            np.ndarray(shape, np.int32, self.writes, offset, steps),
         )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hcomp.targets.npu.device.cycles import Duration, Durations
-from hcomp.targets.npu.device.isa import ENGINES, LD, LW, OPS, PE, ST, Instruction
+from hcomp.targets.npu.device.cycles import Durations
+from hcomp.targets.npu.device.isa import ENGINES, OPS, Instruction
+from hcomp.targets.npu.device.timeline import DMA, Engines
 
 _NEVER = 1 << 62
 
@@ -32,18 +33,15 @@ class _Scheduler:
         self, instructions: Sequence[Instruction], queues: Sequence[Sequence[int]], durations: Durations
     ) -> None:
         self.instructions, self.queues, self.durations = instructions, queues, durations
-        self.token = durations.machine.queue.token_cycles
-        self.retired: list[list[int]] = [[] for _ in ENGINES]
-        self.free = [0] * len(ENGINES)
-        self.port_free = self.shadow_free = 0
+        self.engines = Engines(durations.machine.queue.token_cycles)
         # When the tokens of each engine's next instruction are there; None: not known yet.
         self.ready: list[int | None] = [None] * len(ENGINES)
 
     def step(self) -> int:
         """Return the instruction that can start first, and let it run."""
-        best, best_start, best_index = -1, _NEVER, _NEVER
+        best = (_NEVER, _NEVER, -1)
         for engine, queue in enumerate(self.queues):
-            done = len(self.retired[engine])
+            done = len(self.engines.retired[engine])
             if done == len(queue):
                 continue
             ready = self.ready[engine]
@@ -51,32 +49,17 @@ class _Scheduler:
                 ready = self.ready[engine] = self._tokens(self.instructions[queue[done]])
                 if ready is None:
                     continue
-            start = max(ready, self.shadow_free if engine == PE else self.free[engine])
-            if engine in (LD, LW, ST) and self.port_free > start:
-                start = self.port_free
-            if start < best_start or (start == best_start and queue[done] < best_index):
-                best, best_start, best_index = engine, start, queue[done]
-        self._run(best, best_start, self.durations.of(self.instructions[best_index]))
-        return best_index
+            start = max(ready, self.engines.open(engine))
+            if engine in DMA:
+                start = max(start, self.engines.port_free)
+            best = min(best, (start, queue[done], engine))
+        start, index, engine = best
+        self.engines.run(engine, start, self.durations.of(self.instructions[index]))
+        self.ready[engine] = None
+        return index
 
     def _tokens(self, one: Instruction) -> int | None:
-        moment = 0
-        for engine, count in enumerate(one.wait):
-            if count:
-                history = self.retired[engine]
-                if count > len(history):
-                    return None
-                moment = max(moment, history[count - 1] + self.token)
-        return moment
-
-    def _run(self, engine: int, start: int, duration: Duration) -> None:
-        if engine in (LD, LW, ST):
-            self.port_free = start + duration.port
-        elif engine == PE:
-            start = max(start + duration.preload, self.free[PE])
-            self.shadow_free = start + duration.shadow
-        self.free[engine] = start + duration.occupied
-        history = self.retired[engine]
-        done = self.free[engine] + duration.latency
-        history.append(max(done, history[-1]) if history else done)
-        self.ready[engine] = None
+        retired = self.engines.retired
+        if any(count > len(history) for count, history in zip(one.wait, retired, strict=True)):
+            return None
+        return self.engines.tokens(one.wait)[0]

@@ -75,9 +75,8 @@ class Tensor:
                     if not -n <= i < n:
                         raise CodegenError(f"index {i} is out of range for {n} elements")
                     offset += (i % n) * stride
-        return replace(
-            self, address=self.address + offset * ITEM_BYTES[self.dtype], shape=tuple(shape), strides=tuple(strides)
-        )
+        address = self.address + offset * ITEM_BYTES[self.dtype]
+        return Tensor(self.space, self.dtype, address, tuple(shape), tuple(strides))
 
     def transpose(self, *axes: int) -> Tensor:
         """Return the axes in another order, reversed for none given."""
@@ -88,6 +87,8 @@ class Tensor:
 
     def broadcast_to(self, shape: Sequence[int]) -> Tensor:
         """Return it repeated to a shape by numpy's rules."""
+        if tuple(shape) == self.shape:
+            return self
         extra = len(shape) - len(self.shape)
         if extra < 0 or any(n not in (1, m) for n, m in zip(self.shape, shape[extra:], strict=True)):
             raise CodegenError(f"{list(self.shape)} does not broadcast to {list(shape)}")

@@ -93,7 +93,7 @@ def _decode(fields: tuple[int, ...], index: int, name: str) -> Instruction:
     if not 1 <= n <= MAX_SIZES or pads > MAX_STRIDES:
         raise _damaged(name, index, f"expected 1 to {MAX_SIZES} sizes and at most {MAX_STRIDES} paddings")
     counts = _stride_counts(op, n)
-    operands = []
+    operands: list[Source] = []
     for i in range(4):
         dtype, space = fields[4 + i], fields[8 + i]
         if space == NONE:
@@ -107,18 +107,11 @@ def _decode(fields: tuple[int, ...], index: int, name: str) -> Instruction:
             operands.append(View(SPACES[space], DTYPES[dtype], fields[36 + i], strides))
     words: bytes = fields[64]  # type: ignore[assignment]
     imm = tuple(_WORD[kind].unpack_from(words, 4 * i)[0] for i, (_, kind) in enumerate(op.imm))
-    made = Instruction(
-        op.name,
-        fields[17 : 17 + n],
-        *operands,  # type: ignore[arg-type]
-        imm=imm,
-        before=fields[24 : 24 + pads],
-        after=fields[30 : 30 + pads],
-        wait=fields[12:17],
-    )
-    if made.d is None:
-        raise _damaged(name, index, "expected a destination, found none")
-    return made
+    d, a, b, c = operands
+    if not isinstance(d, View):
+        raise _damaged(name, index, "expected a view as destination, found none")
+    before, after = fields[24 : 24 + pads], fields[30 : 30 + pads]
+    return Instruction(op.name, fields[17 : 17 + n], d, a, b, c, imm, before, after, fields[12:17])
 
 
 def _immediate(dtype: str, bits: int) -> Imm:
@@ -136,4 +129,3 @@ def _stride_counts(op: Op, sizes: int) -> tuple[int, int, int, int]:
 
 def _damaged(name: str, index: int, what: str) -> ArtifactError:
     return ArtifactError(f"{name}: instruction {index} is damaged: {what}")
-

@@ -50,7 +50,8 @@ def exp(x: Floats) -> Floats:
     r = (bounded - n * LN2_HIGH) - n * LN2_LOW
     mantissa = (_polynomial(EXP, r) * (r * r) + r) + F(1)
     power = np.nan_to_num(n, nan=0.0).astype(np.int32)
-    return np.ldexp(mantissa, power).astype(np.float32, copy=False)
+    result: Floats = np.ldexp(mantissa, power)
+    return result
 
 
 def log(x: Floats) -> Floats:
@@ -88,12 +89,13 @@ def erf(x: Floats) -> Floats:
 def sigmoid(x: Floats) -> Floats:
     """Return 1 / (1 + e^-x), by e^-|x|."""
     e = exp(-np.abs(x))
-    return np.where(x >= 0, F(1), e) / (F(1) + e)
+    return np.where(x >= 0, F(1) / (F(1) + e), e / (F(1) + e))
 
 
 def rsqrt(x: Floats) -> Floats:
     """Return 1 / sqrt(x), two roundings."""
-    return F(1) / np.sqrt(x)
+    root: Floats = np.sqrt(x)
+    return F(1) / root
 
 
 def _gelu(x: Floats) -> Floats:
@@ -106,7 +108,8 @@ def _gelu_tanh(x: Floats) -> Floats:
 
 
 def _hard_sigmoid(x: Floats, slope: Floats, offset: Floats) -> Floats:
-    return np.minimum(np.maximum(slope * x + offset, F(0)), F(1))
+    result: Floats = np.minimum(np.maximum(slope * x + offset, F(0)), F(1))
+    return result
 
 
 def _comparison(test: Callable[[Any, Any], Any]) -> Function:

@@ -234,7 +234,9 @@ def machine_from(fields: object, source: str) -> Machine:
 
 def _energy(table: _Table) -> Energy:
     macs = table.table("mac_pj")
-    per_byte = {f"{name}_pj_per_byte": table.number(f"{name}_pj_per_byte", 0.0, 1e6) for name in (*SCRATCHPADS, "memory")}
+    per_byte = {
+        f"{name}_pj_per_byte": table.number(f"{name}_pj_per_byte", 0.0, 1e6) for name in (*SCRATCHPADS, "memory")
+    }
     return Energy(
         mac_pj={name: macs.number(name, 0.0, 1e6) for name in ARRAY_TYPES},
         vector_pj=table.number("vector_pj", 0.0, 1e6),

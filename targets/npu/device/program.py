@@ -129,7 +129,9 @@ def _check_buffers(program: Program) -> None:
         if buffer.role == "constant":
             data = program.constants.get(buffer.name)
             if data is None or data.nbytes != buffer.size:
-                raise ArtifactError(f"{what}: expected {buffer.size} bytes of data, found {0 if data is None else data.nbytes}")
+                raise ArtifactError(
+                    f"{what}: expected {buffer.size} bytes of data, found {0 if data is None else data.nbytes}"
+                )
 
 
 def write_program(program: Program) -> bytes:
@@ -180,7 +182,9 @@ def read_program(data: bytes | memoryview, name: str = "program") -> Program:
     end = len(view) - SEAL_BYTES
     code_end = body + count * RECORD_BYTES
     if code_end > end:
-        raise ArtifactError(f"{name}: truncated: {count} instructions end at byte {code_end}, and the file has {len(view)}")
+        raise ArtifactError(
+            f"{name}: truncated: {count} instructions end at byte {code_end}, and the file has {len(view)}"
+        )
     constants, place = _constants(view, buffers, code_end, end, name)
     if place != end:
         raise ArtifactError(f"{name}: damaged: {end - place} bytes behind the last constant")

@@ -76,10 +76,8 @@ def region_of(instruction: Instruction, name: str) -> Region:
 
 def accesses(instruction: Instruction) -> list[tuple[Region, bool]]:
     """Return every region that an instruction touches, with whether it is written; reads first."""
-    found = []
-    for name in OPS[instruction.op].sources:
-        if isinstance(getattr(instruction, name), View):
-            found.append((region_of(instruction, name), False))
+    views = (name for name in OPS[instruction.op].sources if isinstance(getattr(instruction, name), View))
+    found = [(region_of(instruction, name), False) for name in views]
     written = region_of(instruction, "d")
     if instruction.op == "gemm" and instruction.imm[0]:
         found.append((written, False))

@@ -201,5 +201,3 @@ def time_program(program: Program, state: str = "", *, overlap: bool = True) -> 
     name = program.machine.state(state).name
     durations = Durations(program.machine, name, overlap=overlap)
     return Report(program, simulate(program.instructions, durations), name)
-
-

@@ -31,8 +31,9 @@ def reduce(op: str, x: Floats, scale: np.float32) -> Floats:
 def softmax(x: Floats, mask: Floats, scale: np.float32) -> Floats:
     """Return e^(y - max y) / sum of these along the last axis, for y = x * scale + mask."""
     y = x * scale + mask
-    e = exp(y - y.max(-1, keepdims=True))
-    return e / tree_sum(e)[..., None]
+    result = exp(y - y.max(-1, keepdims=True))
+    result /= tree_sum(result)[..., None]
+    return result
 
 
 def layer_norm(x: Floats, gamma: Floats, beta: Floats, epsilon: np.float32) -> Floats:
@@ -41,14 +42,16 @@ def layer_norm(x: Floats, gamma: Floats, beta: Floats, epsilon: np.float32) -> F
     centred = x - (tree_sum(x) * share)[..., None]
     variance = tree_sum(centred * centred) * share
     factor = F(1) / np.sqrt(variance + epsilon)
-    return (centred * factor[..., None]) * gamma + beta
+    result: Floats = (centred * factor[..., None]) * gamma + beta
+    return result
 
 
 def rms_norm(x: Floats, gamma: Floats, epsilon: np.float32) -> Floats:
     """Return x / sqrt(mean of squares + epsilon) * gamma along the last axis."""
     share = F(1) / F(x.shape[-1])
     factor = F(1) / np.sqrt(tree_sum(x * x) * share + epsilon)
-    return (x * factor[..., None]) * gamma
+    result: Floats = (x * factor[..., None]) * gamma
+    return result
 
 
 def rope(x: Floats, cosine: Floats, sine: Floats, interleaved: bool) -> Floats:
@@ -74,7 +77,7 @@ def compress(x: Floats, bits: int, block: int) -> NDArray[np.uint8]:
     scale = (np.abs(filled).max(-1) / most).astype("<f2")
     wide = scale.astype(np.float32)[..., None]
     levels = np.where(wide == 0, F(0), np.clip(np.rint(filled / wide), -most, most))
-    q = np.nan_to_num(levels, nan=0.0).astype(np.int8).view(np.uint8)
+    q: NDArray[Any] = np.nan_to_num(levels, nan=0.0).astype(np.int8).view(np.uint8)
     if bits == 4:
         q = (q[..., 0::2] & 15) | (q[..., 1::2] << 4)
     result = np.empty((*x.shape[:-1], blocks, block_bytes(bits, block)), np.uint8)
@@ -88,6 +91,7 @@ def expand(packed: NDArray[Any], columns: int, bits: int, block: int) -> Floats:
     size = block_bytes(bits, block)
     blocks = np.ascontiguousarray(packed).reshape(*packed.shape[:-1], -1, size)
     scale = np.ascontiguousarray(blocks[..., :2]).view("<f2").astype(np.float32)
+    q: NDArray[Any]
     if bits == 4:
         pairs = np.stack((blocks[..., 2:] << 4, blocks[..., 2:] & 0xF0), axis=-1).view(np.int8) >> 4
         q = pairs.reshape(*blocks.shape[:-1], block)

@@ -87,9 +87,9 @@ def _parse(words: list[str]) -> Instruction:
         if not equals or key in given:
             raise ValueError(f"expected FIELD=VALUE, each once, found {word!r:.60}")
         given[key] = value
-    operands = {name: _read_operand(name, _take(given, name)) for name in ("d", *op.sources)}
-    if not isinstance(operands["d"], View):
+    if given.get("d", "").startswith("imm."):
         raise ValueError("expected a view as d, found a number")
+    operands = {name: _read_operand(name, _take(given, name)) for name in ("d", *op.sources)}
     made = Instruction(
         op.name,
         _read_integers("size", _take(given, "size")),

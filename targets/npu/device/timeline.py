@@ -7,9 +7,9 @@ program's order. So the result is the same each time, and shorter durations neve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from hcomp.targets.npu.device.cycles import Durations
+from hcomp.targets.npu.device.cycles import Duration, Durations
 from hcomp.targets.npu.device.isa import ENGINES, LD, LW, OPS, PE, ST, Instruction
 
 REASONS = ("dispatch", "port", "weights", *(f"token {name}" for name in ENGINES))
@@ -47,83 +47,92 @@ class Timeline:
     memory_bytes: int
 
 
-@dataclass
-class _Run:
-    """The state of the machine while instructions pass."""
+class Engines:
+    """The engines, the memory port and the array's shadow weights: what the next instruction meets.
 
-    start: list[int] = field(default_factory=list)
-    end: list[int] = field(default_factory=list)
-    retire: list[int] = field(default_factory=list)
-    busy: list[int] = field(default_factory=lambda: [0] * len(ENGINES))
-    stalls: list[list[int]] = field(default_factory=lambda: [[0] * len(REASONS) for _ in ENGINES])
-    conflicts: list[int] = field(default_factory=lambda: [0] * len(ENGINES))
-    port_busy: int = 0
-    memory_bytes: int = 0
+    Attributes:
+        free: when each engine can take the next instruction.
+        retired: by engine, when each of its instructions was over.
+    """
+
+    def __init__(self, token_cycles: int) -> None:
+        self.token_cycles = token_cycles
+        self.free = [0] * len(ENGINES)
+        self.retired: list[list[int]] = [[] for _ in ENGINES]
+        self.port_free = self.shadow_free = 0
+
+    def open(self, engine: int) -> int:
+        """Return when an engine takes the next instruction.
+
+        The array does so while the instruction before streams its last fold, to load its first weights.
+        """
+        return self.shadow_free if engine == PE else self.free[engine]
+
+    def tokens(self, wait: Sequence[int]) -> tuple[int, int]:
+        """Return when the last of some tokens is there, and the engine that sends it."""
+        moment, sender = 0, -1
+        for engine, count in enumerate(wait):
+            if count:
+                sent = self.retired[engine][count - 1] + self.token_cycles
+                if sent > moment:
+                    moment, sender = sent, engine
+        return moment, sender
+
+    def run(self, engine: int, begin: int, duration: Duration) -> int:
+        """Let an engine take an instruction at `begin` and return when it starts to work."""
+        if engine in DMA:
+            self.port_free = begin + duration.port
+        elif engine == PE:
+            begin = max(begin + duration.preload, self.free[PE])
+            self.shadow_free = begin + duration.shadow
+        self.free[engine] = begin + duration.occupied
+        history = self.retired[engine]
+        done = self.free[engine] + duration.latency
+        history.append(max(done, history[-1]) if history else done)
+        return begin
 
 
 def simulate(instructions: Sequence[Instruction], durations: Durations) -> Timeline:
     """Return the timeline of a checked program's instructions."""
     queue = durations.machine.queue
-    depth, dispatch_cycles, token = queue.depth, queue.dispatch_cycles, queue.token_cycles
-    run = _Run()
-    started: list[list[int]] = [[] for _ in ENGINES]
-    retired: list[list[int]] = [[] for _ in ENGINES]
-    free = [0] * len(ENGINES)
-    dispatched = port_free = shadow_free = 0
-    of = durations.of
+    engines = Engines(queue.token_cycles)
+    taken: list[list[int]] = [[] for _ in ENGINES]
+    stalls = [[0] * len(REASONS) for _ in ENGINES]
+    busy, conflicts = [0] * len(ENGINES), [0] * len(ENGINES)
+    start, end, retire = [], [], []
+    dispatched = port_busy = memory_bytes = 0
     for one in instructions:
         engine = OPS[one.op].engine
-        duration = of(one)
-        occupied = duration.occupied
-        before = started[engine]
-        dispatched += dispatch_cycles
+        duration = durations.of(one)
+        dispatched += queue.dispatch_cycles
         # A queue has room again when the instruction `depth` before has left it.
-        if len(before) >= depth and before[-depth] > dispatched:
-            dispatched = before[-depth]
-        was_free = free[engine]
-        # The array takes an instruction, to load its first weights, while the one before streams its last fold.
-        begin, reason = (shadow_free, WEIGHTS) if engine == PE else (was_free, DISPATCH)
-        if dispatched > begin:
-            begin, reason = dispatched, DISPATCH
-        for other, count in enumerate(one.wait):
-            if count:
-                moment = retired[other][count - 1] + token
-                if moment > begin:
-                    begin, reason = moment, TOKEN + other
-        if engine in DMA:
-            if port_free > begin:
-                begin, reason = port_free, PORT
-            port_free = begin + duration.port
-            run.port_busy += duration.port
-            run.memory_bytes += duration.memory_bytes
+        before = taken[engine]
+        if len(before) >= queue.depth:
+            dispatched = max(dispatched, before[-queue.depth])
+        was_free = engines.free[engine]
+        begin, reason = _begin(engines, engine, dispatched, one.wait)
         before.append(begin)
-        if engine == PE:
-            begin += duration.preload
-            if was_free > begin:
-                begin = was_free
-            shadow_free = begin + duration.shadow
-        if begin > was_free:
-            run.stalls[engine][reason] += begin - was_free
-        ended = begin + occupied
-        free[engine] = ended
-        done = ended + duration.latency
-        history = retired[engine]
-        if history and history[-1] > done:
-            done = history[-1]
-        history.append(done)
-        run.busy[engine] += occupied
-        run.conflicts[engine] += duration.conflicts
-        run.start.append(begin)
-        run.end.append(ended)
-        run.retire.append(done)
-    return Timeline(
-        cycles=max((moments[-1] for moments in retired if moments), default=0),
-        start=run.start,
-        end=run.end,
-        retire=run.retire,
-        busy=run.busy,
-        stalls=run.stalls,
-        port_busy=run.port_busy,
-        conflicts=run.conflicts,
-        memory_bytes=run.memory_bytes,
-    )
+        begin = engines.run(engine, begin, duration)
+        stalls[engine][reason] += max(0, begin - was_free)
+        busy[engine] += duration.occupied
+        conflicts[engine] += duration.conflicts
+        port_busy += duration.port
+        memory_bytes += duration.memory_bytes
+        start.append(begin)
+        end.append(engines.free[engine])
+        retire.append(engines.retired[engine][-1])
+    cycles = max(retire, default=0)
+    return Timeline(cycles, start, end, retire, busy, stalls, port_busy, conflicts, memory_bytes)
+
+
+def _begin(engines: Engines, engine: int, dispatched: int, wait: Sequence[int]) -> tuple[int, int]:
+    """Return when an engine takes an instruction, and the reason why not before."""
+    begin, reason = engines.open(engine), WEIGHTS
+    if dispatched > begin:
+        begin, reason = dispatched, DISPATCH
+    moment, sender = engines.tokens(wait)
+    if moment > begin:
+        begin, reason = moment, TOKEN + sender
+    if engine in DMA and engines.port_free > begin:
+        begin, reason = engines.port_free, PORT
+    return begin, reason

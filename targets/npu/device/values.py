@@ -144,7 +144,7 @@ def _move(state: State, one: Instruction) -> None:
 def _gemm(state: State, one: Instruction) -> None:
     accumulate, _, a_zero, b_zero = one.imm
     target = state.view(one, "d")
-    m, n = target.shape
+    m = target.shape[0]
     k = one.sizes[3] * one.sizes[4] * one.sizes[5]
     a, b = one.a, one.b
     assert isinstance(a, View)
@@ -218,12 +218,12 @@ def _select(state: State, one: Instruction) -> None:
     chosen = []
     for name in "ab":
         source: Source = getattr(one, name)
-        if isinstance(source, Imm):
-            # An integer of 32 bits must not pass through float32.
-            read, convert = (state.integers, from_int) if source.dtype == "int32" else (state.floats, from_float)
-            chosen.append(convert(read(one, name).reshape(1), one.d.dtype)[0])  # type: ignore[operator]
-        else:
+        if not isinstance(source, Imm):
             chosen.append(state.view(one, name))
+        elif source.dtype == "int32":  # which must not pass through float32
+            chosen.append(from_int(state.integers(one, name).reshape(1), one.d.dtype))
+        else:
+            chosen.append(from_float(state.floats(one, name).reshape(1), one.d.dtype))
     target[...] = np.where(state.floats(one, "c") != 0, *chosen)
 
 
@@ -239,7 +239,8 @@ def _row(state: State, one: Instruction) -> None:
 
 
 def _rope(state: State, one: Instruction) -> None:
-    state.write(one, rows.rope(*(state.floats(one, s) for s in "abc"), interleaved=bool(one.imm[0])))
+    x, cosine, sine = (state.floats(one, s) for s in "abc")
+    state.write(one, rows.rope(x, cosine, sine, interleaved=bool(one.imm[0])))
 
 
 def _compress(state: State, one: Instruction) -> None:
