@@ -57,12 +57,15 @@ class Dependencies:
         clock = self.now[engine]
         clock[engine] = self.issued[engine]
         wait = [0] * _COUNT
-        for other, count in enumerate(needed):
-            if count > clock[other]:
-                wait[other] = count
-                # With an instruction, all that was over when it started is over.
-                clock[:] = map(max, clock, self.clocks[other][count - 1])
-                clock[other] = count
+        open_ = [other for other, count in enumerate(needed) if count > clock[other]]
+        # With an instruction, all that was over when it started is over: a wait that another one brings is not needed.
+        brought = {other: self.clocks[other][needed[other] - 1] for other in open_}
+        for other in open_:
+            if all(brought[o][other] < needed[other] for o in open_ if o != other):
+                wait[other] = needed[other]
+        for other in open_:
+            clock[:] = map(max, clock, brought[other])
+            clock[other] = needed[other]
         self.clocks[engine].append(clock.copy())
         return tuple(wait)
 

@@ -7,7 +7,7 @@ so that a program of many equal tiles costs few computations; a cost model can a
 from __future__ import annotations
 
 from math import ceil, prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hcomp.targets.npu.device.isa import (
     ITEM_BYTES,
@@ -42,6 +42,10 @@ class Duration(NamedTuple):
     shadow: int = 0
     conflicts: int = 0
     memory_bytes: int = 0
+
+
+Walk: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
+"""Sizes and strides in elements."""
 
 
 class Durations:
@@ -86,18 +90,18 @@ class Durations:
         edge = rows + columns - 2
         if flow == OS:
             folds = -(-m // rows) * -(-n // columns)
-            fold = max(k * max(step, a_access, b_access), rows)
-            free = max(k * step, rows)
-            plain, preload = k * max(step, a_access, b_access) + edge, 0
+            stream, preload = k * max(step, a_access, b_access), 0
+            fold, free = max(stream, rows), max(k * step, rows)
         else:
             folds = -(-k // rows) * -(-n // columns)
-            preload = rows * b_access
-            fold = max(m * max(step, a_access), preload)
-            free = max(m * step, rows)
-            plain = preload + m * max(step, a_access) + edge
+            stream, preload = m * max(step, a_access), rows * b_access
+            fold, free = max(stream, preload), max(m * step, rows)
         if not self.overlap:
-            return Duration(folds * plain, 0, shadow=folds * plain)
-        return Duration(folds * fold, edge, 0, preload, (folds - 1) * fold, folds * (fold - free))
+            plain = folds * (preload + stream + edge)
+            return Duration(plain, 0, shadow=plain)
+        # The last fold's sums leave while what keeps it longer than its stream, loading or shifting out, goes on.
+        latency = max(0, edge - (fold - stream))
+        return Duration(folds * fold, latency, 0, preload, (folds - 1) * fold, folds * (fold - free))
 
     def _gemm(self, one: Instruction) -> Duration:
         m, k, n = prod(one.sizes[:3]), prod(one.sizes[3:6]), one.sizes[6]
@@ -106,9 +110,9 @@ class Durations:
         assert isinstance(b, View)
         array = self.machine.array
         flow = int(one.imm[1])
-        walk = slice(0, 3) if flow == OS else slice(3, 6)
-        a_access = self._cycles(a, one.sizes[walk], a.strides[walk], array.rows)
-        b_access = self._cycles(b, (n,), b.strides[1:], array.columns)
+        rows, inner = (one.sizes[:3], a.strides[:3]), (one.sizes[3:6], a.strides[3:6])
+        a_access = self._edge(a, *((rows, inner) if flow == OS else (inner, rows)), array.rows)
+        b_access = self._edge(b, ((n,), b.strides[1:]), ((k,), b.strides[:1]), array.columns)
         return self.gemm(m, k, n, a.dtype, flow, a_access=a_access, b_access=b_access)
 
     def _vector(self, one: Instruction) -> Duration:
@@ -141,6 +145,21 @@ class Durations:
         latency = self.memory_latency
         return Duration(occupied, latency, port, memory_bytes=moved)
 
+    def _edge(self, view: View, across: Walk, along: Walk, lanes: int) -> int:
+        """Return the cycles in which a scratchpad feeds an edge of the array for one step.
+
+        Each of the `lanes` elements across comes from a feeder that keeps a word. Either all are read together,
+        or each feeder reads a word for as many steps as it has neighbours along; feeders take turns then.
+        """
+        together = self._cycles(view, *across, lanes)
+        pad = self.machine.scratchpad[view.space]
+        steps = [abs(stride) for n, stride in zip(*along, strict=True) if n > 1]
+        if not steps:
+            return together
+        used = min(prod(across[0]), lanes)
+        apart = -(-used * min(steps[-1] * ITEM_BYTES[view.dtype], pad.bank_bytes) // (pad.bank_bytes * pad.banks))
+        return min(together, max(1, apart))
+
     def _cycles(self, view: View, sizes: tuple[int, ...], strides: tuple[int, ...], lanes: int) -> int:
         """Return the cycles in which a scratchpad gives the first `lanes` elements of a walk: 1 without a conflict."""
         pad = self.machine.scratchpad[view.space]
@@ -154,7 +173,6 @@ class Durations:
             load: dict[int, int] = {}
             for word in words:
                 load[word % pad.banks] = load.get(word % pad.banks, 0) + 1
-            # A row that starts inside a word touches one word more than its bytes need: not a conflict.
             found = self._access[key] = max(load.values())
         return found
 
