@@ -40,6 +40,7 @@ ROLES = ("input", "constant", "output", "scratch")
 """Only outputs and scratch are written."""
 MAX_HEADER = 1 << 26
 MAX_RANK = 8
+MAX_NAME = 1024
 
 
 @dataclass(frozen=True)
@@ -99,20 +100,21 @@ class Program:
         return tuple(buffer for buffer in self.buffers if buffer.role == role)
 
 
-def check_program(program: Program) -> None:
-    """Check everything that the simulators rely on.
+def check_program(program: Program, name: str = "") -> None:
+    """Check everything that the simulators rely on; `name` is what errors call it instead of its own.
 
     Raises:
         ArtifactError: a buffer or an instruction is not valid: says which, what is wrong, and what is right.
     """
-    _check_buffers(program)
-    check_instructions(program.instructions, program.machine, program.buffers, program.name)
+    name = name or program.name
+    _check_buffers(program, name)
+    check_instructions(program.instructions, program.machine, program.buffers, name)
 
 
-def _check_buffers(program: Program) -> None:
+def _check_buffers(program: Program, name: str) -> None:
     end, names = 0, set()
     for buffer in program.buffers:
-        what = f"{program.name}: buffer {buffer.name!r}"
+        what = f"{name}: buffer {buffer.name!r}"
         if buffer.name in names:
             raise ArtifactError(f"{what}: two have this name")
         names.add(buffer.name)
@@ -189,8 +191,8 @@ def read_program(data: bytes | memoryview, name: str = "program") -> Program:
     if place != end:
         raise ArtifactError(f"{name}: damaged: {end - place} bytes behind the last constant")
     instructions = decode(view[body:code_end], name)
-    program = Program(fields.text("name"), machine, buffers, instructions, constants)
-    check_program(program)
+    program = Program(_name(fields), machine, buffers, instructions, constants)
+    check_program(program, name)
     if encode(instructions) != view[body:code_end]:
         raise ArtifactError(f"{name}: damaged: a field that an instruction does not have is not zero")
     return program
@@ -220,7 +222,15 @@ def _buffer(fields: Fields) -> Buffer:
     shape = tuple(as_integer(n, f"{fields.path}: shape", 0, 1 << 40) for n in fields.items("shape"))
     if len(shape) > MAX_RANK or prod(shape) > 1 << 44:
         raise ArtifactError(f"{fields.path}: shape: expected at most {MAX_RANK} sizes, found {list(shape)!r:.60}")
-    return Buffer(fields.text("name"), role, dtype, shape, fields.integer("address"))
+    return Buffer(_name(fields), role, dtype, shape, fields.integer("address"))
+
+
+def _name(fields: Fields) -> str:
+    """Return the name in some fields, which goes into lines of text."""
+    name = fields.text("name")
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise ArtifactError(f"{fields.path}: name: expected 1 to {MAX_NAME} printable characters, found {name!r:.60}")
+    return name
 
 
 def _constants(
