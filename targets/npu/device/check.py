@@ -32,7 +32,7 @@ from hcomp.targets.npu.device.regions import Region, may_overlap, region_of, wri
 if TYPE_CHECKING:
     from hcomp.targets.npu.device.program import Buffer
 
-MAX_POINTS = 1 << 26
+MAX_POINTS = 1 << 24
 """The largest iteration space of one instruction; of a gemm, of each of its matrices."""
 MAX_STRIDE = 1 << 31
 RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(1 << 31), (1 << 31) - 1)}

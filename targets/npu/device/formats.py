@@ -35,7 +35,7 @@ def from_float(values: Floats, dtype: str) -> NDArray[Any]:
     if dtype in INTEGERS:
         info = np.iinfo(dtype)
         wide = values.astype(np.float64) if dtype == "int32" else values
-        levels = np.nan_to_num(np.clip(np.rint(wide), info.min, info.max), nan=0.0, copy=False)
+        levels = np.nan_to_num(np.clip(np.rint(wide), info.min, info.max), nan=0.0)
         stored: NDArray[Any] = levels.astype(STORAGE[dtype])
         return stored
     return values.astype(STORAGE[dtype], copy=False)

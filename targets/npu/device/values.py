@@ -6,6 +6,7 @@ unless a caller gives another legal one (`hazards`).
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -46,6 +47,7 @@ class State:
     """All memories of a machine while a program runs."""
 
     def __init__(self, program: Program, inputs: Mapping[str, Stored]) -> None:
+        _check_memory(program)
         self.program = program
         self.pads = {name: np.zeros(pad.size, np.uint8) for name, pad in program.machine.scratchpad.items()}
         self.starts: list[int] = []
@@ -106,6 +108,18 @@ class State:
         """Write float32 numbers to the destination, in its type."""
         target = self.view(one, "d")
         target[...] = from_float(np.broadcast_to(values, target.shape), one.d.dtype)
+
+
+def _check_memory(program: Program) -> None:
+    """Refuse a program that needs more memory than there is, before any is taken: files say what they like."""
+    pads = sum(pad.size for pad in program.machine.scratchpad.values())
+    buffers = sum(buffer.size for buffer in program.buffers)
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if pads + buffers > there:
+        raise RunError(
+            f"{program.name}: needs {buffers} bytes of buffers and {pads} of scratchpads, "
+            f"and this computer has {there} bytes of memory"
+        )
 
 
 def _checked_inputs(program: Program, inputs: Mapping[str, Stored]) -> dict[str, Stored]:
