@@ -23,15 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcomp.errors import ArtifactError, CodegenError
+from hcomp.errors import CodegenError
 from hcomp.targets.npu.allocator import Allocator
 from hcomp.targets.npu.dependencies import Dependencies
-from hcomp.targets.npu.device.check import RANGE
+from hcomp.targets.npu.device.check import RANGE, Checker
 from hcomp.targets.npu.device.cycles import Durations
 from hcomp.targets.npu.device.isa import (
     INTEGERS,
     ITEM_BYTES,
-    MAX_STRIDES,
     OPS,
     WS,
     Imm,
@@ -41,7 +40,7 @@ from hcomp.targets.npu.device.isa import (
     packed_bytes,
 )
 from hcomp.targets.npu.device.machine import SCRATCHPADS, Machine
-from hcomp.targets.npu.device.program import ALIGNMENT, Buffer, Program, check_program
+from hcomp.targets.npu.device.program import ALIGNMENT, Buffer, Program
 from hcomp.targets.npu.order import schedule
 from hcomp.targets.npu.tensor import Tensor, merge_axes
 
@@ -59,6 +58,7 @@ class Builder:
         sizes = {space: machine.scratchpad[space].size for space in SCRATCHPADS}
         self.allocators = {space: Allocator(space, size) for space, size in sizes.items()}
         self.dependencies = Dependencies(sizes)
+        self.checker = Checker(machine)
         self.instructions: list[Instruction] = []
 
     # -- places -----------------------------------------------------------------------------------
@@ -85,6 +85,7 @@ class Builder:
     def _buffer(self, name: str, role: str, dtype: str, shape: Sequence[int]) -> Tensor:
         made = Buffer(name, role, dtype, tuple(shape), self.memory_end)
         self.buffers.append(made)
+        self.checker.add_buffer(made)
         self.dependencies.add_buffer(made.address, made.size, writable=made.writable)
         self.memory_end += -(-max(made.size, 1) // ALIGNMENT) * ALIGNMENT
         return Tensor.dense("mem", dtype, made.address, shape)
@@ -231,25 +232,16 @@ class Builder:
         """Add an instruction; its waits are computed.
 
         Raises:
-            CodegenError: it walks more axes than an instruction can.
+            CodegenError: it is not valid.
         """
-        if OPS[one.op].form != "gemm" and len(one.sizes) > MAX_STRIDES:
-            raise CodegenError(f"{one.op}: expected at most {MAX_STRIDES} axes, found {list(one.sizes)}: divide it")
+        if reason := self.checker.why_not(one):
+            raise CodegenError(f"{self.name}: instruction {len(self.instructions)} ({one.op}): {reason}")
         self.instructions.append(one._replace(wait=self.dependencies.issue(one)))
 
     def finish(self, *, reorder: bool = True) -> Program:
-        """Return the program, checked; in the order that suits the machine's memory unless told otherwise.
-
-        Raises:
-            CodegenError: an instruction is not valid.
-        """
+        """Return the program, in the order that suits the machine's memory unless told otherwise."""
         order = schedule(self.instructions, Durations(self.machine)) if reorder else self.instructions
-        program = Program(self.name, self.machine, tuple(self.buffers), tuple(order), self.constants)
-        try:
-            check_program(program)
-        except ArtifactError as error:
-            raise CodegenError(str(error)) from None
-        return program
+        return Program(self.name, self.machine, tuple(self.buffers), tuple(order), self.constants)
 
 
 def _view(tensor: Tensor, strides: tuple[int, ...]) -> View:

@@ -51,37 +51,57 @@ def check_instructions(
     Raises:
         ArtifactError: one is not valid: says which, what is wrong, and what is right.
     """
-    checker = _Checker(machine, buffers)
+    checker = Checker(machine)
+    for buffer in sorted(buffers, key=lambda b: b.address):
+        checker.add_buffer(buffer)
     issued = [0] * len(ENGINES)
     for index, one in enumerate(instructions):
-        try:
-            checker.check(one)
-            for engine, count in enumerate(one.wait):
-                if not 0 <= count <= issued[engine]:
-                    _fail(f"waits for {count} of {ENGINES[engine]}, of which {issued[engine]} come before it")
-        except _Invalid as error:
-            raise ArtifactError(f"{name}: instruction {index} ({one.op}): {error}") from None
+        reason = checker.why_not(one) or _why_not_wait(one.wait, issued)
+        if reason:
+            raise ArtifactError(f"{name}: instruction {index} ({one.op}): {reason}")
         issued[OPS[one.op].engine] += 1
+
+
+def _why_not_wait(wait: Sequence[int], issued: Sequence[int]) -> str:
+    for engine, count in enumerate(wait):
+        if not 0 <= count <= issued[engine]:
+            return f"waits for {count} of {ENGINES[engine]}, of which {issued[engine]} come before it"
+    return ""
 
 
 def _fail(message: str) -> NoReturn:
     raise _Invalid(message)
 
 
-class _Checker:
-    def __init__(self, machine: Machine, buffers: Sequence[Buffer]) -> None:
+class Checker:
+    """Checks single instructions for a machine; their waits are not looked at."""
+
+    def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.size = {name: pad.size for name, pad in machine.scratchpad.items()}
-        self.buffers = sorted((b for b in buffers if b.size), key=lambda b: b.address)
-        self.starts = [b.address for b in self.buffers]
+        self.buffers: list[Buffer] = []
+        self.starts: list[int] = []
 
-    def check(self, one: Instruction) -> None:
+    def add_buffer(self, buffer: Buffer) -> None:
+        """Declare a buffer in device memory, behind those declared before."""
+        if buffer.size:
+            self.buffers.append(buffer)
+            self.starts.append(buffer.address)
+
+    def why_not(self, one: Instruction) -> str:
+        """Return why an instruction is not valid, or ""."""
+        try:
+            self._check(one)
+        except _Invalid as error:
+            return str(error)
+        return ""
+
+    def _check(self, one: Instruction) -> None:
         op = OPS.get(one.op)
         if op is None:
             _fail("there is no such operation")
         _check_sizes(op, one)
         _check_imm(op, one)
-        regions = {}
         for name in ("d", *op.sources):
             operand = getattr(one, name)
             if operand is None:
@@ -89,13 +109,13 @@ class _Checker:
             _check_type(op, one, name, operand.dtype)
             if isinstance(operand, Imm):
                 _check_number(op, name, operand)
-            else:
-                regions[name] = self._view(op, one, name, operand)
         for name in "abc":
             if name not in op.sources and getattr(one, name) is not None:
                 _fail(f"expected no operand {name}, found one")
-        _check_written(op, one, regions)
+        # Before the views: some have sizes that come from the immediate numbers.
         _FORMS[op.form](op, one, self.machine)
+        views = (name for name in ("d", *op.sources) if isinstance(getattr(one, name), View))
+        _check_written(op, one, {name: self._view(op, one, name, getattr(one, name)) for name in views})
 
     def _view(self, op: Op, one: Instruction, name: str, view: View) -> Region:
         allowed = _spaces(op, name)

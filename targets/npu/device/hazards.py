@@ -8,6 +8,7 @@ race if they are not, touch a common byte, and one of them writes it. `find_race
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,45 +95,52 @@ class _Shadow:
     """For every byte that can change: the last instruction of each engine that read it, and that wrote it."""
 
     def __init__(self, program: Program) -> None:
-        sizes = {name: pad.size for name, pad in program.machine.scratchpad.items()}
-        # Inputs and constants are never written; only the memory behind the first that is can have a race.
-        changing = [b for b in program.buffers if b.writable and b.size]
-        self.origin = min((b.address for b in changing), default=0)
-        sizes["mem"] = max((b.address + b.size for b in changing), default=0) - self.origin
-        # 0 is never: zero pages come free. Numbers are kept one higher.
-        self.reads = {name: np.zeros((len(ENGINES), size), np.int32) for name, size in sizes.items()}
-        self.writes = {name: np.zeros((len(ENGINES), size), np.int32) for name, size in sizes.items()}
+        self.pads = {name: _Bytes(0, pad.size) for name, pad in program.machine.scratchpad.items()}
+        buffers = [buffer for buffer in program.buffers if buffer.size]
+        self.starts = [buffer.address for buffer in buffers]
+        # Inputs and constants are never written.
+        self.buffers = [_Bytes(b.address, b.size) if b.writable else None for b in buffers]
 
     def conflicts(self, region: Region, written: bool, clock: NDArray[np.int32]) -> Iterator[tuple[str, int, int]]:
         """Yield (kind, engine, number) of accesses that are not over at `clock`: the latest of each engine."""
-        tables = [("WAW" if written else "RAW", self.writes)]
-        if written:
-            tables.append(("WAR", self.reads))
+        place = self._place(region)
+        if place is None:
+            return
+        tables = [("WAW", place.writes), ("WAR", place.reads)] if written else [("RAW", place.writes)]
         for kind, table in tables:
-            last = self._bytes(table, region)
-            if last is None:
-                continue
-            latest = last.reshape(len(ENGINES), -1).max(1)
+            latest = place.view(table, region).reshape(len(ENGINES), -1).max(1)
             for engine in np.flatnonzero(latest > clock).tolist():
                 yield kind, engine, int(latest[engine]) - 1
 
     def note(self, region: Region, written: bool, engine: int, number: int) -> None:
         """Remember an access."""
-        last = self._bytes(self.writes if written else self.reads, region)
-        if last is not None:
-            last[engine] = number + 1
+        place = self._place(region)
+        if place is not None:
+            place.view(place.writes if written else place.reads, region)[engine] = number + 1
 
-    def _bytes(self, tables: dict[str, NDArray[np.int32]], region: Region) -> NDArray[Any] | None:
-        """Return a view [engine, ..., run] of a region's entries, None where nothing can change."""
-        start = region.address
-        if region.space == "mem":
-            if region.low < self.origin:
-                return None
-            start -= self.origin
-        table = tables[region.space]
+    def _place(self, region: Region) -> _Bytes | None:
+        """Return the entries of the memory that a region is in, None where nothing can change."""
+        if region.space != "mem":
+            return self.pads[region.space]
+        return self.buffers[bisect_right(self.starts, region.address) - 1]
+
+
+class _Bytes:
+    """One memory: for each engine and byte, one more than the number of the last access; 0 for none.
+
+    Zero pages come free, so that a large memory of which little is used costs little.
+    """
+
+    def __init__(self, address: int, size: int) -> None:
+        self.address = address
+        self.reads = np.zeros((len(ENGINES), size), np.int32)
+        self.writes = np.zeros((len(ENGINES), size), np.int32)
+
+    def view(self, table: NDArray[np.int32], region: Region) -> NDArray[Any]:
+        """Return the entries [engine, ..., run] of a region."""
         shape = (len(ENGINES), *region.sizes, region.run)
-        strides = (table.strides[0], *(s * 4 for s in region.strides), 4)
-        return np.ndarray(shape, np.int32, table, start * 4, strides)
+        strides = (table.strides[0], *(s * table.itemsize for s in region.strides), table.itemsize)
+        return np.ndarray(shape, np.int32, table, (region.address - self.address) * table.itemsize, strides)
 
 
 def legal_order(program: Program, seed: int) -> list[Instruction]:

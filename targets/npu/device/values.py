@@ -132,7 +132,8 @@ def _checked_inputs(program: Program, inputs: Mapping[str, Stored]) -> dict[str,
             raise RunError(f"{program.name}: the input {name!r} of {buffer.dtype}{list(buffer.shape)} is missing")
         array = np.asarray(inputs[name])
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
-        types = {buffer.dtype, "uint16"} if buffer.dtype == "bfloat16" else {buffer.dtype}
+        # numpy's files forget the name of bfloat16 and keep its bits.
+        types = {buffer.dtype, "uint16", "void16"} if buffer.dtype == "bfloat16" else {buffer.dtype}
         if array.dtype.name not in types or array.shape != buffer.shape:
             raise RunError(
                 f"{program.name}: the input {name!r}: expected {buffer.dtype}{list(buffer.shape)}, "
