@@ -246,7 +246,7 @@ def row(op: str, x: Array, sources: Sequence[Array], imm: Sequence[float]) -> Ar
 def reduce(op: str, x: Sequence[np.float32], scale: float) -> np.float32:
     """Return a reduction of float32 numbers in row-major order."""
     match op:
-        case "sum":
+        case "sum" | "dot":
             found = tree(x)
         case "sum_square":
             found = tree([v * v for v in x])

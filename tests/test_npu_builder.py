@@ -262,7 +262,7 @@ def test_wrong_operations_are_refused() -> None:
         (lambda: b.vector("add", t, u, 1.0), r"\[4, 6\] does not broadcast to \[4, 8\]"),
         (lambda: b.vector("clip", t, t, low=0.0), "clip: the number 'high' is missing"),
         (lambda: b.vector("exp", t, t, slope=1.0), "exp has no number 'slope'"),
-        (lambda: b.vector("sum", t, u), "sum: expected the leading axes of a source to be"),
+        (lambda: b.vector("sum", t, u), "sum: expected sources whose leading axes are"),
         (lambda: b.gemm(t, u, u), "gemm: "),
         (lambda: b.alloc("wgt", "int8", (1 << 20,)), "wgt has no block of 1048576 bytes: 131072 of 131072 are free"),
         (lambda: b.vector("compress", t, t, bits=4, block=32), "a row of 8 numbers takes 18 bytes, found 8"),

@@ -139,21 +139,30 @@ def test_elementwise(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.form == "reduce"])
 def test_reductions(name: str) -> None:
+    op = OPS[name]
+
     @EXAMPLES
     @given(SHAPES, SEEDS, st.data())
     def check(shape: tuple[int, ...], seed: int, data: st.DataObject) -> None:
         bench = Bench(seed)
         axes = data.draw(st.integers(1, len(shape)))
-        source, array = bench.operand(data.draw(st.sampled_from(OPS[name].a)), shape, special=False)
+        types = [data.draw(st.sampled_from(getattr(op, source))) for source in op.sources]
+        operands = [bench.operand(kind, shape, special=False) for kind in types]
         kept = shape[: len(shape) - axes]
-        dtype = data.draw(st.sampled_from(OPS[name].d))
+        dtype = data.draw(st.sampled_from(op.d))
         target = bench.target(dtype, kept) if kept else bench.builder.alloc("act", dtype, ())
-        bench.builder.vector(name, target, source, scale=0.3)
-        rows = array.astype(np.float32).reshape(*kept, -1)
+        imm = {"scale": 0.3} if len(op.imm) == 2 else {}
+        bench.builder.vector(name, target, *(tensor for tensor, _ in operands), **imm)
         expected = np.empty(kept, reference.NUMPY[dtype])
         with np.errstate(all="ignore"):
             for index in np.ndindex(kept):
-                expected[index] = reference.store_float(reference.reduce(name, list(rows[index]), 0.3), dtype)
+                parts = [array[index].reshape(-1) for _, array in operands]
+                if name == "idot":
+                    total = sum(int(a) * int(b) for a, b in zip(*parts, strict=True))
+                    expected[index] = reference.hold(reference.wrap(total), dtype)
+                else:
+                    row = [math.prod(map(np.float32, values)) for values in zip(*parts, strict=True)]
+                    expected[index] = reference.store_float(reference.reduce(name, row, 0.3), dtype)
         assert_same(bench.result(target), expected)
 
     check()

@@ -84,6 +84,11 @@ class Builder:
 
     def _buffer(self, name: str, role: str, dtype: str, shape: Sequence[int]) -> Tensor:
         made = Buffer(name, role, dtype, tuple(shape), self.memory_end)
+        if made.address + made.size > self.machine.memory.size:
+            raise CodegenError(
+                f"{self.name}: the buffer {name!r} of {made.size} bytes ends behind the memory of {self.machine.name}, "
+                f"{self.machine.memory.size} bytes"
+            )
         self.buffers.append(made)
         self.checker.add_buffer(made)
         self.dependencies.add_buffer(made.address, made.size, writable=made.writable)
@@ -170,7 +175,7 @@ class Builder:
         """
         row = OPS[op]
         if row.form == "reduce":
-            self._reduce(op, d, sources[0], imm.get("scale", 1.0))
+            self._reduce(op, d, sources, imm)
             return
         shape = d.shape
         if row.form == "compress":
@@ -200,23 +205,22 @@ class Builder:
         a, b, c = (*operands, None, None)[:3]
         self.emit(Instruction(op, sizes, target, a, b, c, _immediates(op, d, imm)))
 
-    def _reduce(self, op: str, d: Tensor, a: Operand, scale: float) -> None:
-        if not isinstance(a, Tensor) or a.shape[: len(d.shape)] != d.shape:
-            raise CodegenError(f"{op}: expected the leading axes of a source to be {list(d.shape)}, found {a}")
+    def _reduce(self, op: str, d: Tensor, sources: Sequence[Operand], imm: dict[str, float]) -> None:
         kept = len(d.shape)
-        outer, (to, of) = merge_axes(d.shape, (d.strides, a.strides[:kept]))
-        inner, (along,) = merge_axes(a.shape[kept:], (a.strides[kept:],))
+        views: list[Tensor] = []
+        for source in sources:
+            if not isinstance(source, Tensor) or (views and len(source.shape) > len(views[0].shape)):
+                raise CodegenError(f"{op}: expected tensors, the first with the most axes, found {source}")
+            views.append(source.broadcast_to(views[0].shape) if views else source)
+        if len(views) != len(OPS[op].sources) or views[0].shape[:kept] != d.shape:
+            raise CodegenError(f"{op}: expected sources whose leading axes are {list(d.shape)}, found {sources}")
+        outer, (to, *of) = merge_axes(d.shape, [v.strides[:kept] for v in (d, *views)])
+        inner, along = merge_axes(views[0].shape[kept:], [v.strides[kept:] for v in views])
         if outer == (1,):
-            outer, to, of = (), (), ()
-        self.emit(
-            Instruction(
-                op,
-                (*outer, *inner),
-                _view(d, (*to, *(0,) * len(inner))),
-                _view(a, (*of, *along)),
-                imm=(len(inner), float(np.float32(scale))),
-            )
-        )
+            outer, to, of = (), (), [()] * len(views)
+        target = _view(d, (*to, *(0,) * len(inner)))
+        a, b = (*(_view(v, (*o, *i)) for v, o, i in zip(views, of, along, strict=True)), None)[:2]
+        self.emit(Instruction(op, (*outer, *inner), target, a, b, imm=_immediates(op, d, imm | {"axes": len(inner)})))
 
     def _check_block(self, op: str, d: Tensor, sources: Sequence[Operand], imm: dict[str, float]) -> None:
         if OPS[op].form not in ("compress", "expand"):

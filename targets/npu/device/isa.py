@@ -195,6 +195,8 @@ _ROWS = (
     _reduce("amax", 130),
     _reduce("amin", 131),
     _reduce("abs_max", 132),
+    Op("dot", 133, VE, "reduce", "ab", imm=_REDUCE, passes=2),
+    Op("idot", 134, VE, "reduce", "ab", d=_INT, a=_INT, b=_INT, imm=_REDUCE[:1], passes=2),
     # Along the last size.
     Op("softmax", 144, VE, "row", "ab", imm=(("scale", "f"),), passes=11),
     Op("layer_norm", 145, VE, "row", "abc", imm=(("epsilon", "f"),), passes=6),

@@ -39,7 +39,7 @@ SEAL_BYTES = 32
 ROLES = ("input", "constant", "output", "scratch")
 """Only outputs and scratch are written."""
 MAX_HEADER = 1 << 26
-MAX_RANK = 8
+MAX_RANK = 32
 MAX_NAME = 1024
 
 

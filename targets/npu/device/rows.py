@@ -13,9 +13,9 @@ from hcomp.targets.npu.device.isa import block_bytes
 
 
 def reduce(op: str, x: Floats, scale: np.float32) -> Floats:
-    """Return rows [..., n] reduced to [...], times `scale`."""
+    """Return rows [..., n] reduced to [...], times `scale`; of a dot, the rows are the products."""
     match op:
-        case "sum":
+        case "sum" | "dot":
             found = tree_sum(x)
         case "sum_square":
             found = tree_sum(x * x)

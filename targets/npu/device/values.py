@@ -244,7 +244,14 @@ def _select(state: State, one: Instruction) -> None:
 
 def _reduce(state: State, one: Instruction) -> None:
     axes = int(one.imm[0])
+    if one.op == "idot":
+        product = state.integers(one, "a").astype(np.int64) * state.integers(one, "b")
+        total = product.sum(tuple(range(-axes, 0))).astype(np.int32)
+        state.view(one, "d")[...] = from_int(total, one.d.dtype)
+        return
     x = state.floats(one, "a")
+    if one.op == "dot":
+        x = x * state.floats(one, "b")
     state.write(one, rows.reduce(one.op, x.reshape(*x.shape[:-axes], -1), F(one.imm[1])))
 
 
