@@ -245,6 +245,34 @@ def rotated_cache() -> Case:
     return Case(b.finish(), {"x": x}, {"cache": cache, "y": level.astype(np.float32) * scale.astype(np.float32)})
 
 
+def depthwise() -> Case:
+    """A 3x3 depthwise convolution with steps of 2, bias and fixed-point requantization, on the vector unit alone."""
+    h, w, c = 10, 9, 12
+    rng = np.random.default_rng(8)
+    x, f = rng.integers(0, 256, (h, w, c), np.uint8), rng.integers(-128, 128, (3, 3, c), np.int8)
+    bias = rng.integers(-5000, 5000, c).astype(np.int32)
+    multiplier, shift = rng.integers(1 << 29, 1 << 30, c).astype(np.int32), rng.integers(36, 40, c).astype(np.int32)
+    b = Builder("depthwise", load_machine("edge"))
+    tile = b.alloc("act", "uint8", (h + 2, w + 2, c))
+    b.load(tile, b.input("x", "uint8", x.shape), pad=((1, 1), (1, 1), (0, 0)), fill=7)
+    places = []
+    for name, array in (("f", f), ("bias", bias), ("multiplier", multiplier), ("shift", shift)):
+        places.append(b.alloc("act", array.dtype.name, array.shape))
+        b.load(places[-1], b.constant(name, array))
+    windows = tile.windows((0, 1), (3, 3), (2, 2), (1, 1)).transpose(0, 1, 4, 2, 3)
+    acc, out = b.alloc("acc", "int32", windows.shape[:3]), b.alloc("act", "int8", windows.shape[:3])
+    b.vector("idot", acc, windows, places[0].transpose(2, 0, 1)[None, None])
+    b.vector("iadd", acc, acc, places[1])
+    b.vector("requantize_fixed", out, acc, places[2], places[3], zero=-5)
+    b.store(b.output("y", "int8", out.shape), out)
+    padded = np.pad(x.astype(np.int64), ((1, 1), (1, 1), (0, 0)), constant_values=7)
+    sums = (
+        sum(padded[i : i + h : 2, j : j + w : 2] * f[i, j].astype(np.int64) for i in range(3) for j in range(3)) + bias
+    )
+    y = ((sums * multiplier + (1 << (shift.astype(np.int64) - 1))) >> shift) - 5
+    return Case(b.finish(), {"x": x}, {"y": np.clip(y, -128, 127).astype(np.int8)})
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gemm_requantize": gemm_requantize,
     "gemm_reusing_places": lambda: gemm_requantize(machine=small_machine()),
@@ -252,6 +280,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "convolution": convolution,
     "convolution_strided": lambda: convolution(2, 1),
     "convolution_dilated": lambda: convolution(1, 2),
+    "depthwise": depthwise,
     "attention": attention,
     "layer_norm": layer_norm,
     "max_pool": max_pool,

@@ -20,7 +20,7 @@ from hcomp.targets.npu.device.isa import DTYPES, MAX_IMM, OPS, Imm, Instruction,
 from hcomp.targets.npu.device.program import PREFIX, SEAL_BYTES, Program, read_program, write_program
 from hcomp.targets.npu.device.text import parse_instructions, print_instruction
 from hcomp.targets.npu.device.values import run_program
-from tests.npu_programs import gemm_requantize
+from tests.npu_programs import CASES, gemm_requantize
 
 I32 = st.integers(-(1 << 31), (1 << 31) - 1)
 F32 = st.floats(width=32, allow_nan=False)
@@ -124,7 +124,7 @@ def test_a_wrong_line_is_named(line: str, message: str) -> None:
 # -- files ----------------------------------------------------------------------------------------
 
 CASE = gemm_requantize(20, 10, 30, (16, 8, 16))
-PROGRAM, INPUTS = CASE.program, CASE.inputs
+PROGRAM = CASE.program
 DATA = write_program(PROGRAM)
 BODY = PREFIX.size + struct.unpack_from("<8sII", DATA)[2]
 
@@ -186,12 +186,24 @@ def test_hidden_bytes_in_a_record_are_refused() -> None:
         read_program(changed)
 
 
-@settings(max_examples=300)
-@given(st.integers(PREFIX.size, len(DATA) - SEAL_BYTES - 1), st.integers(0, 255))
-def test_a_changed_byte_under_a_new_seal_runs_or_is_an_error(place: int, value: int) -> None:
-    changed = sealed(DATA[:place] + bytes([value]) + DATA[place + 1 : -SEAL_BYTES])
-    with suppress(HcompError):
-        run_program(read_program(changed, "p.npu"), INPUTS)
+FUZZED = {name: CASES[name]() for name in ("rotated_cache", "attention", "depthwise", "layer_norm")} | {"gemm": CASE}
+
+
+@pytest.mark.parametrize("name", FUZZED)
+def test_a_changed_byte_under_a_new_seal_runs_or_is_an_error(name: str) -> None:
+    data = write_program(FUZZED[name].program)
+    body = PREFIX.size + struct.unpack_from("<8sII", data)[2]
+    code = len(FUZZED[name].program.instructions) * RECORD_BYTES
+    anywhere = st.integers(PREFIX.size, len(data) - SEAL_BYTES - 1)
+
+    @settings(max_examples=100)
+    @given(anywhere | st.integers(body, body + code - 1), st.integers(0, 255))
+    def check(place: int, value: int) -> None:
+        changed = sealed(data[:place] + bytes([value]) + data[place + 1 : -SEAL_BYTES])
+        with suppress(HcompError):
+            run_program(read_program(changed, "p.npu"), FUZZED[name].inputs)
+
+    check()
 
 
 def test_constants_are_views_of_the_file() -> None:
