@@ -142,6 +142,16 @@ def test_places_never_overlap_and_a_free_machine_is_whole_again(steps: list[tupl
         allocator.give_back(64)
 
 
+def test_places_go_round() -> None:
+    allocator = Allocator("act", 256)
+    assert [allocator.take(64) for _ in range(4)] == [0, 64, 128, 192]
+    allocator.give_back(0)
+    allocator.give_back(128)
+    # Behind the last one given, then from the start again.
+    assert allocator.take(1) == 0
+    assert allocator.take(1) == 128
+
+
 # -- waits ----------------------------------------------------------------------------------------
 
 

@@ -280,6 +280,82 @@ def test_gemm(
     assert_same(bench.result(acc), sums + start if accumulate else sums)
 
 
+@pytest.mark.parametrize(("size", "value"), [(1, 1), (255, 127), (2001, 127), (66051, 127)])
+def test_sums_of_integers_are_exact_however_long(size: int, value: int) -> None:
+    """From 2^24 on float32 has no odd numbers; from 2^31 on int32 wraps round."""
+    b = Builder("long", EDGE)
+    x, w, acc = b.alloc("act", "uint8", (1, size)), b.alloc("wgt", "int8", (size, 1)), b.alloc("acc", "int32", (1, 1))
+    b.load(x, b.constant("x", np.full((1, size), 255, np.uint8)))
+    b.load(w, b.constant("w", np.full((size, 1), value, np.int8)))
+    b.gemm(acc, x, w, b_zero=-128)
+    b.store(b.output("y", "int32", (1, 1)), acc)
+    assert run_program(b.finish(), {})["y"][0, 0] == reference.wrap(255 * (value + 128) * size)
+
+
+# -- against ONNX Runtime -------------------------------------------------------------------------
+
+
+def ort_node(op: str, arrays: dict[str, Array], opset: int = 21) -> Array:
+    """Return what ONNX Runtime computes."""
+    import onnxruntime
+    from onnx import helper, numpy_helper
+
+    node = helper.make_node(op, list(arrays), ["y"])
+    given = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    output = helper.make_empty_tensor_value_info("y")
+    graph = helper.make_graph([node], "g", [], [output], given)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {})
+    return np.asarray(found)
+
+
+def elementwise_result(op: str, dtype: str, arrays: tuple[Array, ...], **imm: float) -> Array:
+    bench = Bench(0)
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    target = bench.builder.alloc("act", dtype, shape)
+    bench.builder.vector(op, target, *(bench.place(array) for array in arrays), **imm)
+    return bench.result(target)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_levels_are_those_of_onnx_runtime(dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    # Halves are between two levels: they go to the even one.
+    x = np.concatenate([np.arange(-300, 300) / 4, rng.standard_normal(1000) * 50]).astype(np.float32)
+    scale, zero = np.array(0.5, np.float32), np.array(7, dtype)
+    levels = ort_node("QuantizeLinear", {"x": x, "s": scale, "z": zero})
+    assert_same(elementwise_result("quantize", dtype, (x, scale, zero)), levels)
+    numbers = ort_node("DequantizeLinear", {"x": levels, "s": scale, "z": zero})
+    assert_same(elementwise_result("dequantize", "float32", (levels, scale, zero)), numbers)
+
+
+def test_requantized_products_are_those_of_onnx_runtime() -> None:
+    rng = np.random.default_rng(2)
+    m, k, n = 37, 64, 29
+    # Of two uint8: with int8 weights, ONNX Runtime saturates sums of two products on some processors.
+    x, w = (rng.integers(0, 256, shape, np.uint8) for shape in ((m, k), (k, n)))
+    a_scale, y_scale = np.float32(0.02), np.float32(0.31)
+    b_scale = rng.uniform(0.002, 0.02, n).astype(np.float32)
+    arrays = {
+        "a": x, "as": np.array(a_scale), "az": np.array(121, np.uint8), "b": w, "bs": b_scale,
+        "bz": np.full(n, 126, np.uint8), "ys": np.array(y_scale), "yz": np.array(130, np.uint8),
+    }  # fmt: skip
+    expected = ort_node("QLinearMatMul", arrays)
+    sums = ((x.astype(np.int64) - 121) @ (w.astype(np.int64) - 126)).astype(np.int32)
+    scale = (a_scale * b_scale / y_scale).astype(np.float32)
+    found = elementwise_result("requantize", "uint8", (sums, scale), zero=130)
+    difference = np.abs(found.astype(int) - expected.astype(int))
+    assert difference.max() <= 1
+    assert (difference == 0).mean() > 0.999
+    # Halves, which random numbers do not meet.
+    ties = np.arange(-9, 10, dtype=np.int32)
+    found = elementwise_result("requantize", "int8", (ties, np.array([0.5], np.float32)))
+    assert_same(found, np.array([round(int(v) / 2) for v in ties], np.int8))
+
+
 @EXAMPLES
 @given(SHAPES, SEEDS, st.sampled_from(["int8", "uint8", "int32", *FLOATS]), st.data())
 def test_loads_with_padding(shape: tuple[int, ...], seed: int, dtype: str, data: st.DataObject) -> None:
