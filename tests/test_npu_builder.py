@@ -274,6 +274,12 @@ def test_wrong_operations_are_refused() -> None:
         (lambda: b.vector("exp", t, t, slope=1.0), "exp has no number 'slope'"),
         (lambda: b.vector("sum", t, u), "sum: expected sources whose leading axes are"),
         (lambda: b.gemm(t, u, u), "gemm: "),
+        # As many elements as it should have, of another shape.
+        (lambda: b.gemm(t, u.reshape(6, 4), t[:, None][:3, 0]), r"gemm: \[6, 4\] x \[3, 8\] is no \[4, 8\]"),
+        (lambda: b.vector("gemm", t, t, t), "expected an operation of the vector unit"),
+        (lambda: b.vector("expp", t, t), "found expp of 1"),
+        (lambda: b.vector("exp", t), "found exp of 0"),
+        (lambda: b.vector("compress", t, t), "compress: the number 'bits' is missing"),
         (lambda: b.alloc("wgt", "int8", (1 << 20,)), "wgt has no block of 1048576 bytes: 131072 of 131072 are free"),
         (lambda: b.vector("compress", t, t, bits=4, block=32), "a row of 8 numbers takes 18 bytes, found 8"),
     ):

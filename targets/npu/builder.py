@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from hcomp.targets.npu.device.isa import (
     INTEGERS,
     ITEM_BYTES,
     OPS,
+    VE,
     WS,
     Imm,
     Instruction,
@@ -152,7 +154,7 @@ class Builder:
         k_sizes, (k_strides,) = merge_axes(a.shape[-inner:], (a.strides[-inner:],))
         rows, columns = d.reshape(-(-d.size // d.shape[-1]), d.shape[-1]), b.shape[-1]
         depth = b.reshape(b.size // columns, columns)
-        if rows.shape[0] * depth.shape[0] != a.size or rows.shape[1] != columns:
+        if (prod(m_sizes), prod(k_sizes), columns) != (rows.shape[0], depth.shape[0], rows.shape[1]):
             raise CodegenError(f"gemm: {list(a.shape)} x {list(b.shape)} is no {list(d.shape)}")
         if max(len(m_sizes), len(k_sizes)) > 3:
             raise CodegenError(f"gemm: expected at most 3 strides for rows and for k, found {m_sizes} and {k_sizes}")
@@ -171,12 +173,20 @@ class Builder:
     def vector(self, op: str, d: Tensor, *sources: Operand, **imm: float) -> None:
         """Compute d = op(sources) elementwise or along the last axis; sources broadcast, numbers are immediate.
 
-        Reductions go over the axes of their source behind those of `d` (`axes` is not given).
+        Reductions go over the axes of their first source behind those of `d` (`axes` is not given).
+
+        Raises:
+            CodegenError: there is no such operation, shapes do not fit, or a number is missing.
         """
-        row = OPS[op]
+        row = OPS.get(op)
+        if row is None or row.engine != VE or len(sources) != len(row.sources):
+            raise CodegenError(
+                f"expected an operation of the vector unit with its sources, found {op} of {len(sources)}"
+            )
         if row.form == "reduce":
             self._reduce(op, d, sources, imm)
             return
+        numbers = _immediates(op, d, imm)
         shape = d.shape
         if row.form == "compress":
             shape = sources[0].shape if isinstance(sources[0], Tensor) else ()
@@ -195,7 +205,7 @@ class Builder:
             if sizes == (1,):
                 sizes, strides = (), [()] * len(views)
             sizes, strides = (*sizes, shape[-1]), [(*s, v.strides[-1]) for s, v in zip(strides, views, strict=True)]
-        self._check_block(op, d, sources, imm)
+        _check_block(op, d, sources, numbers)
         placed = iter([_view(v, s) for v, s in zip(views, strides, strict=True)])
         target = next(placed)
         operands: list[Source] = [
@@ -203,7 +213,7 @@ class Builder:
             for name, source in zip(row.sources, sources, strict=True)
         ]
         a, b, c = (*operands, None, None)[:3]
-        self.emit(Instruction(op, sizes, target, a, b, c, _immediates(op, d, imm)))
+        self.emit(Instruction(op, sizes, target, a, b, c, numbers))
 
     def _reduce(self, op: str, d: Tensor, sources: Sequence[Operand], imm: dict[str, float]) -> None:
         kept = len(d.shape)
@@ -212,7 +222,7 @@ class Builder:
             if not isinstance(source, Tensor) or (views and len(source.shape) > len(views[0].shape)):
                 raise CodegenError(f"{op}: expected tensors, the first with the most axes, found {source}")
             views.append(source.broadcast_to(views[0].shape) if views else source)
-        if len(views) != len(OPS[op].sources) or views[0].shape[:kept] != d.shape:
+        if views[0].shape[:kept] != d.shape:
             raise CodegenError(f"{op}: expected sources whose leading axes are {list(d.shape)}, found {sources}")
         outer, (to, *of) = merge_axes(d.shape, [v.strides[:kept] for v in (d, *views)])
         inner, along = merge_axes(views[0].shape[kept:], [v.strides[kept:] for v in views])
@@ -221,16 +231,6 @@ class Builder:
         target = _view(d, (*to, *(0,) * len(inner)))
         a, b = (*(_view(v, (*o, *i)) for v, o, i in zip(views, of, along, strict=True)), None)[:2]
         self.emit(Instruction(op, (*outer, *inner), target, a, b, imm=_immediates(op, d, imm | {"axes": len(inner)})))
-
-    def _check_block(self, op: str, d: Tensor, sources: Sequence[Operand], imm: dict[str, float]) -> None:
-        if OPS[op].form not in ("compress", "expand"):
-            return
-        plain, packed = (sources[0], d) if op == "compress" else (d, sources[0])
-        assert isinstance(plain, Tensor)
-        assert isinstance(packed, Tensor)
-        size = packed_bytes(plain.shape[-1], int(imm["bits"]), int(imm["block"]))
-        if packed.shape[-1] != size:
-            raise CodegenError(f"{op}: a row of {plain.shape[-1]} numbers takes {size} bytes, found {packed.shape[-1]}")
 
     def emit(self, one: Instruction) -> None:
         """Add an instruction; its waits are computed.
@@ -250,6 +250,19 @@ class Builder:
 
 def _view(tensor: Tensor, strides: tuple[int, ...]) -> View:
     return View(tensor.space, tensor.dtype, tensor.address, strides)
+
+
+def _check_block(op: str, d: Tensor, sources: Sequence[Operand], numbers: Sequence[float]) -> None:
+    """Refuse compressed rows of another length than their numbers take."""
+    if OPS[op].form not in ("compress", "expand"):
+        return
+    plain, packed = (sources[0], d) if op == "compress" else (d, sources[0])
+    if not isinstance(plain, Tensor) or not isinstance(packed, Tensor):
+        raise CodegenError(f"{op}: expected a tensor, found a number")
+    bits, block = map(int, numbers)
+    size = packed_bytes(plain.shape[-1], bits, max(block, 1))
+    if packed.shape[-1] != size:
+        raise CodegenError(f"{op}: a row of {plain.shape[-1]} numbers takes {size} bytes, found {packed.shape[-1]}")
 
 
 def _number(op: str, name: str, value: float, dtype: str) -> Source:

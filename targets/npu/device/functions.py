@@ -2,7 +2,7 @@
 
 Every step (add, subtract, multiply, divide, square root, round to integer, scale by a power of two) is
 rounded to float32 once and nothing is fused, so that all machines that follow README.md agree to the
-last bit. The polynomials were fitted at Chebyshev points; errors are below 1.3 units in the last place.
+last bit. The polynomials were fitted at Chebyshev points; README.md has their errors.
 """
 
 from __future__ import annotations
