@@ -5,7 +5,10 @@ CALC; its column "Total Cycles" counts from 0, so that it is one less than the c
 interpreter of such an environment runs them again. The equations of both are those of Samajdar et al., ISPASS 2020,
 section III.
 
-    python scripts/npu_scalesim.py [--scalesim PYTHON]
+    python scripts/npu_scalesim.py [--scalesim PYTHON [--networks]]
+
+`--networks` takes every different product and convolution of ResNet-50, MobileNet (the first) and BERT-base at 128
+tokens instead, on an array of 128 x 128; that takes minutes.
 """
 
 from __future__ import annotations
@@ -43,6 +46,12 @@ WriteRequestBuffer : 64
 [layout]
 IfmapCustomLayout : False
 FilterCustomLayout : False
+IfmapSRAMBankBandwidth : 64
+IfmapSRAMBankNum : 64
+IfmapSRAMBankPort : 2
+FilterSRAMBankBandwidth : 64
+FilterSRAMBankNum : 64
+FilterSRAMBankPort : 2
 [sparsity]
 SparsitySupport : false
 [run_presets]
@@ -76,6 +85,38 @@ LAYERS = (
 )
 
 
+def _conv(name: str, size: int, channels: int, kernel: int, filters: int) -> Layer:
+    """Return a convolution with `size` x `size` outputs as the product that it is."""
+    return Layer(
+        f"{name} {kernel}x{kernel} {size}x{size} {channels}->{filters}", size**2, filters, channels * kernel**2, {}
+    )
+
+
+def network_layers() -> tuple[Layer, ...]:
+    """Return the different products and convolutions of three networks, each once."""
+    found = [_conv("resnet", 112, 3, 7, 64)]
+    width = 64
+    for size, middle in ((56, 64), (28, 128), (14, 256), (7, 512)):
+        out = 4 * middle
+        # The first block takes the stage before, by steps of 2 in its 3x3 and in its shortcut; the others are alike.
+        entry = size if size == 56 else 2 * size
+        found += [_conv("resnet", entry, width, 1, middle), _conv("resnet", size, width, 1, out)]
+        found += [_conv("resnet", size, out, 1, middle), _conv("resnet", size, middle, 3, middle)]
+        found.append(_conv("resnet", size, middle, 1, out))
+        width = out
+    found.append(_conv("mobilenet", 112, 3, 3, 32))
+    for size, channels, filters in (
+        (112, 32, 64), (56, 64, 128), (56, 128, 128), (28, 128, 256), (28, 256, 256), (14, 256, 512), (14, 512, 512),
+        (7, 512, 1024), (7, 1024, 1024),
+    ):  # fmt: skip
+        # A depthwise convolution is a product of one channel and one filter, as often as there are channels.
+        found += [_conv("mobilenet", size, 1, 3, 1), _conv("mobilenet", size, channels, 1, filters)]
+    found += [
+        Layer(f"bert {n}x{k}", 128, n, k, {}) for n, k in ((768, 768), (3072, 768), (768, 3072), (128, 64), (64, 128))
+    ]
+    return tuple({(layer.m, layer.n, layer.k): layer for layer in found}.values())
+
+
 def machine_of(size: int) -> Machine:
     """Return the laptop part with an array of `size` x `size` cells."""
     machine = load_machine("laptop")
@@ -90,19 +131,20 @@ def cycles(layer: Layer, flow: str, size: int, *, overlap: bool) -> int:
 
 
 def run_scalesim(python: str, layers: tuple[Layer, ...], flow: str, size: int) -> list[int]:
-    """Return the "Total Cycles" that SCALE-Sim counts now.
-
-    Raises:
-        CalledProcessError: it failed.
-    """
+    """Return the "Total Cycles" that SCALE-Sim counts now; ends the program with its last words where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "run.cfg").write_text(CONFIG.format(size=size, flow=flow))
         rows = [f"{i},{x.m},{x.n},{x.k}," for i, x in enumerate(layers)]
         (place / "gemm.csv").write_text("\n".join(["Layer,M,N,K,", *rows]) + "\n")
-        (place / "layout.csv").write_text("Layer name,\n")
+        (place / "layout.csv").write_text(
+            "\n".join(["Layer,", *(f"{i}," + "1," * 30 for i in range(len(layers)))]) + "\n"
+        )
         options = ["-c", "run.cfg", "-t", "gemm.csv", "-l", "layout.csv", "-i", "gemm", "-s", "N", "-p", "out"]
-        subprocess.run([python, "-m", "scalesim.scale", *options], cwd=place, check=True, stdout=subprocess.DEVNULL)
+        command = [python, "-m", "scalesim.scale", *options]
+        done = subprocess.run(command, cwd=place, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{python}: SCALE-Sim failed: {(done.stderr.splitlines() or ['no message'])[-1]}")
         (report,) = place.glob("out/**/COMPUTE_REPORT.csv")
         with report.open(newline="") as file:
             lines = list(csv.reader(file, skipinitialspace=True))
@@ -114,18 +156,25 @@ def main() -> int:
     """Print a line a layer, dataflow and array; 1 where one differs by more than the limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scalesim", metavar="PYTHON", help="run SCALE-Sim with this interpreter again")
+    parser.add_argument("--networks", action="store_true", help="the layers of three networks")
     options = parser.parse_args()
-    print(f"{'layer':24}{'flow':>5}{'array':>6}{'SCALE-Sim':>11}{'ours':>9}{'differs':>9}{'overlapped':>12}")
+    if options.networks and not options.scalesim:
+        parser.error("--networks has no recorded cycles: give --scalesim PYTHON too")
+    layers = network_layers() if options.networks else LAYERS
+    kinds = [("os", 128), ("ws", 128)] if options.networks else list(LAYERS[0].cycles)
+    print(f"{'layer':34}{'flow':>5}{'array':>6}{'SCALE-Sim':>11}{'ours':>9}{'differs':>9}{'overlapped':>12}")
     worst = 0.0
-    for flow, size in LAYERS[0].cycles:
-        known = [layer.cycles[flow, size] for layer in LAYERS]
-        theirs = run_scalesim(options.scalesim, LAYERS, flow, size) if options.scalesim else known
-        for layer, count in zip(LAYERS, theirs, strict=True):
+    for flow, size in kinds:
+        if options.scalesim:
+            theirs = run_scalesim(options.scalesim, layers, flow, size)
+        else:
+            theirs = [layer.cycles[flow, size] for layer in layers]
+        for layer, count in zip(layers, theirs, strict=True):
             ours = cycles(layer, flow, size, overlap=False)
             differs = ours / (count + 1) - 1
             worst = max(worst, abs(differs))
             hidden = cycles(layer, flow, size, overlap=True)
-            print(f"{layer.name:24}{flow:>5}{size:>6}{count + 1:>11}{ours:>9}{differs:>9.2%}{hidden:>12}")
+            print(f"{layer.name:34}{flow:>5}{size:>6}{count + 1:>11}{ours:>9}{differs:>9.2%}{hidden:>12}")
     print(f"largest difference {worst:.2%}, limit {LIMIT:.0%}; overlapped: weights, filling and draining are hidden")
     return 1 if worst > LIMIT else 0
 

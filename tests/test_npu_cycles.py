@@ -42,6 +42,14 @@ def test_the_comparison_fails_where_they_differ(capsys: pytest.CaptureFixture[st
     assert npu_scalesim.main() == 1
 
 
+def test_the_layers_of_networks_are_there_once() -> None:
+    layers = npu_scalesim.network_layers()
+    shapes = [(layer.m, layer.n, layer.k) for layer in layers]
+    assert len(set(shapes)) == len(shapes) == len({layer.name for layer in layers})
+    # The first of ResNet-50, a 3x3 of its last stage, a depthwise one of MobileNet, a feed-forward one of BERT.
+    assert {(112 * 112, 64, 147), (49, 512, 4608), (196, 1, 9), (128, 3072, 768)} <= set(shapes)
+
+
 # -- by hand --------------------------------------------------------------------------------------
 
 
