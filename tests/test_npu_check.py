@@ -107,7 +107,7 @@ REFUSED: dict[str, tuple[Instruction, str]] = {
     "fill range": (change(LOAD, imm=(300.0,)), "fill: expected a number of int8, found 300.0"),
     "fill infinite": (change(LOAD, imm=(float("inf"),)), "fill: expected an integer for int8, found inf"),
     "imm missing": (change(LOAD, imm=()), "expected 1 immediate numbers, found 0"),
-    "imm nan": (change(SUM, imm=(1, float("nan"))), "scale: expected a number, found nan"),
+    "imm nan": (change(SUM, imm=(1, float("nan"))), "scale: expected a number of float32, found nan"),
     "imm wide": (change(GEMM, imm=(1 << 40, 0, 0, 0)), "accumulate: expected an integer of 32 bits"),
     "imm float": (change(GEMM, imm=(0.5, 0, 0, 0)), "accumulate: expected an integer of 32 bits, found 0.5"),
     "number as copy": (
@@ -116,7 +116,13 @@ REFUSED: dict[str, tuple[Instruction, str]] = {
     ),
     "number in a row": (change(SOFTMAX, a=Imm("float32", 0.0)), "operand a: expected a view, found a number"),
     "number of a type": (change(ADD, b=Imm("int8", 0)), "expected a number of float32 or int32, found int8"),
-    "number nan": (change(ADD, b=Imm("float32", float("nan"))), "operand b: expected a number, found nan"),
+    "imm not exact": (change(SUM, imm=(1, 0.1)), "scale: expected a number of float32, found 0.1"),
+    "imm too large": (change(SUM, imm=(1, 1e300)), "scale: expected a number of float32, found 1e+300"),
+    "number too large": (
+        change(ADD, b=Imm("int32", 1 << 31)),
+        "operand b: expected a number of int32, found 2147483648",
+    ),
+    "number nan": (change(ADD, b=Imm("float32", float("nan"))), "operand b: expected a number of float32, found nan"),
     "written twice": (change(ADD, d="act.float32@0:4,1"), "sizes [4, 8] with strides [4, 1] write a place twice"),
     "repeated destination": (change(ADD, d="act.float32@0:0,1"), "write a place twice"),
     "overlap": (change(ADD, d="act.float32@260:8,1"), "operand a overlaps d; only an elementwise operation may"),

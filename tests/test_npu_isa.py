@@ -102,7 +102,7 @@ def test_any_record_is_an_instruction_or_an_error(data: bytes) -> None:
         ("VE exp size=1 d=act.int8@0:1 a=act.int8@0:1 slope=2.0", "a exp has no field 'slope'"),
         ("VE exp size=x d=act.int8@0:1 a=act.int8@0:1", "size: expected integers with commas, found 'x'"),
         ("VE exp size=1 d=act.int9@0:1 a=act.int8@0:1", "d: expected SPACE.TYPE@ADDRESS:STRIDES"),
-        ("VE exp size=1 d=imm.int8=1 a=act.int8@0:1", "expected a view as d, found a number"),
+        ("VE exp size=1 d=imm.int8=1 a=act.int8@0:1", "d: expected SPACE.TYPE@ADDRESS:STRIDES, found 'imm.int8=1'"),
         ("VE exp size=1 d=act.int8@0:1 a=imm.int4=1", "a: expected a type, found 'int4'"),
         ("VE exp size=1 d=act.int8@0:1 a=imm.int32=1.5", "a: expected integers with commas, found '1.5'"),
         ("VE exp size=1 d=act.int8@0:1 a=imm.float32=z", "a: expected a number, found 'z'"),

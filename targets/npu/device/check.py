@@ -7,6 +7,7 @@ wait is for an instruction that comes before.
 from __future__ import annotations
 
 import math
+import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import prod
@@ -183,8 +184,8 @@ def _check_imm(op: Op, one: Instruction) -> None:
         low, high = RANGE["int32"]
         if kind == "i" and (not isinstance(value, int) or not low <= value <= high):
             _fail(f"{name}: expected an integer of 32 bits, found {value}")
-        if kind == "f" and math.isnan(value):
-            _fail(f"{name}: expected a number, found {value}")
+        if kind == "f" and not _is_float32(value):
+            _fail(f"{name}: expected a number of float32, found {value}")
 
 
 def _check_type(op: Op, one: Instruction, name: str, dtype: str) -> None:
@@ -201,8 +202,18 @@ def _check_number(op: Op, name: str, operand: Imm) -> None:
         _fail(f"operand {name}: expected a view, found a number")
     if operand.dtype not in ("float32", "int32"):
         _fail(f"operand {name}: expected a number of float32 or int32, found {operand.dtype}")
-    if math.isnan(operand.value):
-        _fail(f"operand {name}: expected a number, found {operand.value}")
+    low, high = RANGE["int32"]
+    fits = _is_float32(operand.value) if operand.dtype == "float32" else low <= operand.value <= high
+    if not fits:
+        _fail(f"operand {name}: expected a number of {operand.dtype}, found {operand.value}")
+
+
+def _is_float32(value: float) -> bool:
+    """Say whether a number is exactly one of float32, infinity too; NaN is none that a program needs."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0] == value
+    except OverflowError:
+        return False
 
 
 def _check_written(op: Op, one: Instruction, regions: dict[str, Region]) -> None:

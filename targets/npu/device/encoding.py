@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 from hcomp.errors import ArtifactError
 from hcomp.targets.npu.device.isa import (
@@ -85,7 +86,7 @@ def decode(data: bytes | memoryview, name: str = "program") -> list[Instruction]
     return [_decode(fields, i, name) for i, fields in enumerate(RECORD.iter_unpack(data))]
 
 
-def _decode(fields: tuple[int, ...], index: int, name: str) -> Instruction:
+def _decode(fields: tuple[Any, ...], index: int, name: str) -> Instruction:
     op = BY_CODE.get(fields[0])
     n, pads = fields[1], fields[2]
     if op is None:
@@ -105,7 +106,7 @@ def _decode(fields: tuple[int, ...], index: int, name: str) -> Instruction:
         else:
             strides = fields[40 + 6 * i : 40 + 6 * i + counts[i]]
             operands.append(View(SPACES[space], DTYPES[dtype], fields[36 + i], strides))
-    words: bytes = fields[64]  # type: ignore[assignment]
+    words: bytes = fields[64]
     imm = tuple(_WORD[kind].unpack_from(words, 4 * i)[0] for i, (_, kind) in enumerate(op.imm))
     d, a, b, c = operands
     if not isinstance(d, View):

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hcomp.errors import UsageError
 from hcomp.files import reason_of, why_unreadable
@@ -288,12 +288,12 @@ class _Table:
         self.asked: set[str] = set()
         if not isinstance(values, Mapping):
             self.fail("", "a table", values)
-        self.values: Mapping[str, object] = values  # type: ignore[assignment]
+        self.values: Mapping[str, object] = values
 
     def at(self, key: str) -> str:
         return f"{self.place}.{key}" if self.place and key else self.place or key or "the description"
 
-    def fail(self, key: str, expected: str, found: object) -> None:
+    def fail(self, key: str, expected: str, found: object) -> NoReturn:
         raise UsageError(f"{self.source}: {self.at(key)}: expected {expected}, found {found!r:.60}")
 
     def raw(self, key: str, expected: str) -> object:
@@ -313,7 +313,7 @@ class _Table:
         value = self.raw(key, "a list of tables")
         if not isinstance(value, list | tuple) or not 1 <= len(value) <= 64:
             self.fail(key, "1 to 64 tables", value)
-        made = [_Table(v, self.source, f"{self.at(key)}[{i}]") for i, v in enumerate(value)]  # type: ignore[var-annotated,arg-type]
+        made = [_Table(v, self.source, f"{self.at(key)}[{i}]") for i, v in enumerate(value)]
         self.inner += made
         return made
 
@@ -321,25 +321,25 @@ class _Table:
         value = self.raw(key, "a name")
         if not isinstance(value, str) or not 1 <= len(value) <= 64 or not value.isprintable():
             self.fail(key, "a name of 1 to 64 characters", value)
-        return str(value)
+        return value
 
     def names(self, key: str, known: tuple[str, ...]) -> list[str]:
         value = self.raw(key, f"a list of some of {', '.join(known)}")
         if not isinstance(value, list | tuple) or not value or any(v not in known for v in value):
             self.fail(key, f"a list of some of {', '.join(known)}", value)
-        return [name for name in known if name in value]  # type: ignore[operator]
+        return [name for name in known if name in value]
 
     def integer(self, key: str, low: int, high: int) -> int:
         value = self.raw(key, f"an integer of {low} to {high}")
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             self.fail(key, f"an integer of {low} to {high}", value)
-        return int(value)  # type: ignore[call-overload,no-any-return]
+        return value
 
     def number(self, key: str, low: float, high: float) -> float:
         value = self.raw(key, f"a number of {low:g} to {high:g}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             self.fail(key, f"a number of {low:g} to {high:g}", value)
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
 
     def finish(self) -> None:
         """Refuse fields that nobody asked for: they are misspelt, or from another version."""

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 
 from hcomp.errors import ParseError
-from hcomp.targets.npu.device.isa import DTYPES, ENGINES, NO_WAIT, OPS, SPACES, Imm, Instruction, Op, Source, View
+from hcomp.targets.npu.device.isa import DTYPES, ENGINES, NO_WAIT, OPS, SPACES, Imm, Instruction, Source, View
 from hcomp.targets.npu.device.program import Program
 
 _VIEW = re.compile(r"(\w+)\.(\w+)@(\d{1,18}):(-?\d{1,10}(?:,-?\d{1,10})*)")
@@ -87,21 +87,15 @@ def _parse(words: list[str]) -> Instruction:
         if not equals or key in given:
             raise ValueError(f"expected FIELD=VALUE, each once, found {word!r:.60}")
         given[key] = value
-    if given.get("d", "").startswith("imm."):
-        raise ValueError("expected a view as d, found a number")
-    operands = {name: _read_operand(name, _take(given, name)) for name in ("d", *op.sources)}
-    made = Instruction(
-        op.name,
-        _read_integers("size", _take(given, "size")),
-        **operands,  # type: ignore[arg-type]
-        imm=_read_imm(op, given),
-        before=_read_integers("before", given.pop("before")) if "before" in given else (),
-        after=_read_integers("after", given.pop("after")) if "after" in given else (),
-        wait=_read_wait(given.pop("wait")) if "wait" in given else NO_WAIT,
-    )
+    d = _read_view("d", _take(given, "d"))
+    a, b, c = (_read_operand(name, _take(given, name)) if name in op.sources else None for name in "abc")
+    sizes = _read_integers("size", _take(given, "size"))
+    imm = tuple(_read_number(name, _take(given, name), kind) for name, kind in op.imm)
+    before, after = (_read_integers(key, given.pop(key)) if key in given else () for key in ("before", "after"))
+    wait = _read_wait(given.pop("wait")) if "wait" in given else NO_WAIT
     if given:
         raise ValueError(f"a {op.name} has no field {next(iter(given))!r:.60}")
-    return made
+    return Instruction(op.name, sizes, d, a, b, c, imm, before, after, wait)
 
 
 def _take(given: dict[str, str], key: str) -> str:
@@ -116,14 +110,14 @@ def _read_operand(name: str, text: str) -> Source:
         if dtype not in DTYPES:
             raise ValueError(f"{name}: expected a type, found {dtype!r:.60}")
         return Imm(dtype, _read_number(name, number[2], "f" if "float" in dtype else "i"))
+    return _read_view(name, text)
+
+
+def _read_view(name: str, text: str) -> View:
     view = _VIEW.fullmatch(text)
     if view is None or view[1] not in SPACES or view[2] not in DTYPES:
-        raise ValueError(f"{name}: expected SPACE.TYPE@ADDRESS:STRIDES or imm.TYPE=NUMBER, found {text!r:.60}")
+        raise ValueError(f"{name}: expected SPACE.TYPE@ADDRESS:STRIDES, found {text!r:.60}")
     return View(view[1], view[2], int(view[3]), _read_integers(name, view[4]))
-
-
-def _read_imm(op: Op, given: dict[str, str]) -> tuple[float | int, ...]:
-    return tuple(_read_number(name, _take(given, name), kind) for name, kind in op.imm)
 
 
 def _read_number(name: str, text: str, kind: str) -> float | int:

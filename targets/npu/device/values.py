@@ -256,8 +256,7 @@ def _reduce(state: State, one: Instruction) -> None:
 
 
 def _row(state: State, one: Instruction) -> None:
-    function = {"softmax": rows.softmax, "layer_norm": rows.layer_norm, "rms_norm": rows.rms_norm}[one.op]
-    state.write(one, function(*(state.floats(one, s) for s in OPS[one.op].sources), F(one.imm[0])))  # type: ignore[operator]
+    state.write(one, _ROWS[one.op](*(state.floats(one, s) for s in OPS[one.op].sources), F(one.imm[0])))
 
 
 def _rope(state: State, one: Instruction) -> None:
@@ -275,6 +274,11 @@ def _expand(state: State, one: Instruction) -> None:
     state.write(one, rows.expand(state.view(one, "a"), one.sizes[-1], bits, block))
 
 
+_ROWS: dict[str, Callable[..., Floats]] = {
+    "softmax": rows.softmax,
+    "layer_norm": rows.layer_norm,
+    "rms_norm": rows.rms_norm,
+}
 _LEVELS: dict[str, Callable[[State, Instruction], None]] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
