@@ -211,9 +211,10 @@ def _check_number(op: Op, name: str, operand: Imm) -> None:
 def _is_float32(value: float) -> bool:
     """Say whether a number is exactly one of float32, infinity too; NaN is none that a program needs."""
     try:
-        return struct.unpack("<f", struct.pack("<f", value))[0] == value
+        (nearest,) = struct.unpack("<f", struct.pack("<f", value))
     except OverflowError:
         return False
+    return bool(nearest == value)
 
 
 def _check_written(op: Op, one: Instruction, regions: dict[str, Region]) -> None:
