@@ -77,33 +77,34 @@ class Dependencies:
 
 
 class _Lines:
-    """The lines of one region: views [engine, ..., lines] of its table."""
+    """The lines of one region: a view [writes or reads, engine, ..., lines] of its table."""
 
-    __slots__ = ("reads", "writes")
+    __slots__ = ("counts",)
 
-    def __init__(self, reads: NDArray[Any], writes: NDArray[Any]) -> None:
-        self.reads, self.writes = reads, writes
+    def __init__(self, counts: NDArray[Any]) -> None:
+        self.counts = counts
 
     def latest(self, written: bool) -> list[int]:
         """Return, for each engine, how many of its instructions must be over before this access."""
-        found = self.writes.reshape(_COUNT, -1).max(1)
-        if written:
-            found = np.maximum(found, self.reads.reshape(_COUNT, -1).max(1))
-        latest: list[int] = found.tolist()
-        return latest
+        if not written:
+            writes: list[int] = self.counts[_WRITES].reshape(_COUNT, -1).max(1).tolist()
+            return writes
+        both = self.counts.reshape(2 * _COUNT, -1).max(1).tolist()
+        return list(map(max, both[:_COUNT], both[_COUNT:]))
 
     def note(self, engine: int, count: int, written: bool) -> None:
-        (self.writes if written else self.reads)[engine] = count
+        self.counts[_WRITES if written else _READS, engine] = count
+
+
+_WRITES, _READS = 0, 1
 
 
 class _Table:
-    """The lines of one memory: by engine, the count up to and with the latest that read or wrote each."""
+    """The lines of one memory: by engine, the count up to and with the latest that wrote and that read each."""
 
     def __init__(self, address: int, size: int) -> None:
         self.address = address
-        lines = -(-size // LINE) + 1
-        self.reads = np.zeros((_COUNT, lines), np.int32)
-        self.writes = np.zeros((_COUNT, lines), np.int32)
+        self.counts = np.zeros((2, _COUNT, -(-size // LINE) + 1), np.int32)
 
     def lines(self, region: Region) -> _Lines:
         """Return the lines that a region touches, or more: inner axes of odd strides count as one run."""
@@ -117,11 +118,10 @@ class _Table:
             span += (n - 1) * stride
         start = region.address - self.address
         run = (start % LINE + span + LINE - 1) // LINE
-        item = 4
-        shape = (_COUNT, *sizes[:kept], run)
-        steps = (self.reads.strides[0], *(s // LINE * item for s in strides[:kept]), item)
-        offset = start // LINE * item
-        return _Lines(
-            np.ndarray(shape, np.int32, self.reads, offset, steps),
-            np.ndarray(shape, np.int32, self.writes, offset, steps),
-        )
+        first = start // LINE
+        if not kept:
+            return _Lines(self.counts[:, :, first : first + run])
+        item = self.counts.itemsize
+        shape = (2, _COUNT, *sizes[:kept], run)
+        steps = (*self.counts.strides[:2], *(s // LINE * item for s in strides[:kept]), item)
+        return _Lines(np.ndarray(shape, np.int32, self.counts, first * item, steps))
