@@ -21,7 +21,7 @@ from hcomp.targets.npu.device.program import Program, write_program
 from hcomp.targets.npu.device.report import time_program
 from hcomp.targets.npu.device.values import State
 from hcomp.targets.npu.tensor import Tensor, merge_axes
-from tests.npu_programs import small_machine
+from tests.npu_programs import random_program
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 
@@ -152,38 +152,6 @@ def test_places_go_round() -> None:
 
 
 # -- waits ----------------------------------------------------------------------------------------
-
-
-def random_program(seed: int, steps: int = 40) -> Program:
-    """Return a program of random operations on random parts of a few tensors, with places given back and reused."""
-    rng = np.random.default_rng(seed)
-    b = Builder("random", small_machine(act=3, wgt=1, acc=2))
-    x = b.input("x", "float16", (24, 40))
-    y, s = b.output("y", "float16", (24, 40)), b.scratch("s", "float16", (24, 40))
-    spaces = ["act", "wgt", "acc", "act"]
-    live = [b.alloc(space, "float16", (12, 20)) for space in spaces]
-
-    def part(tensor: Tensor, m: int, n: int) -> Tensor:
-        i, j = rng.integers(0, tensor.shape[0] - m + 1), rng.integers(0, tensor.shape[1] - n + 1)
-        return tensor[int(i) : int(i) + m, int(j) : int(j) + n]
-
-    for _ in range(steps):
-        m, n = (int(v) for v in rng.integers(1, 12, 2))
-        one, two, three = (live[int(i)] for i in rng.permutation(len(live))[:3])
-        match rng.integers(0, 6):
-            case 0 | 1:
-                b.load(part(one, m, n), part([x, s][int(rng.integers(0, 2))], m, n))
-            case 2:
-                b.store(part([y, s][int(rng.integers(0, 2))], m, n), part(one, m, n))
-            case 3:
-                b.vector("add", part(one, m, n), part(two, m, n), part(three, m, n))
-            case 4:
-                b.vector("copy", part(one, m, n), part(two, m, n))
-            case _:
-                k = int(rng.integers(0, len(live)))
-                b.free(live[k])
-                live[k] = b.alloc(spaces[k], "float16", (12, 20))
-    return b.finish(reorder=bool(rng.integers(0, 2)))
 
 
 @settings(max_examples=60)

@@ -118,16 +118,20 @@ class Durations:
     def _vector(self, one: Instruction) -> Duration:
         op, vector = OPS[one.op], self.machine.vector
         steps = -(-prod(one.sizes) // vector.lanes) * op.passes
-        worst = 1
-        for name in ("d", *op.sources):
-            view = getattr(one, name)
-            if isinstance(view, View):
-                sizes, strides = strides_of(one, name)
-                worst = max(worst, self._cycles(view, sizes, strides, vector.lanes))
         # Each element is fetched once and written once, whatever the passes in between.
-        access = -(-prod(one.sizes) // vector.lanes) * worst
+        views = (name for name in ("d", *op.sources) if isinstance(getattr(one, name), View))
+        access = max(self._walk(getattr(one, name), *strides_of(one, name)) for name in views)
         occupied = max(steps, access)
         return Duration(occupied, vector.startup_cycles, conflicts=occupied - steps)
+
+    def _walk(self, view: View, sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
+        """Return the cycles in which a scratchpad gives or takes a whole walk, whose beginning stands for all.
+
+        The buffer of an operand evens out what the banks have to do over as many elements as banks have bytes.
+        """
+        pad, total = self.machine.scratchpad[view.space], prod(sizes)
+        window = min(total, pad.banks * pad.bank_bytes)
+        return -(-total * self._cycles(view, sizes, strides, window) // window)
 
     def _move(self, one: Instruction) -> Duration:
         dma, memory = self.machine.dma, self.machine.memory
