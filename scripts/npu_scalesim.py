@@ -8,7 +8,7 @@ section III.
     python scripts/npu_scalesim.py [--scalesim PYTHON [--networks]]
 
 `--networks` takes every different product and convolution of ResNet-50, MobileNet (the first) and BERT-base at 128
-tokens instead, on an array of 128 x 128; that takes minutes.
+tokens instead, on an array of 128 x 128, which takes some ten minutes.
 """
 
 from __future__ import annotations
