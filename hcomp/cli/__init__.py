@@ -18,7 +18,9 @@ from hcomp.errors import HcompError
 
 DEBUG = "HCOMP_DEBUG"
 """The environment variable that makes faults of hcomp show their traceback."""
-COMMANDS = ("compile", "run", "verify", "bench", "profile", "inspect", "explain", "diff", "devices", "calibrate")
+COMMANDS = (
+    "compile", "run", "verify", "bench", "profile", "inspect", "explain", "diff", "devices", "calibrate", "npu",
+)  # fmt: skip
 
 
 INTERRUPTED = ("interrupted", 130)

@@ -45,12 +45,12 @@ def run(options: argparse.Namespace) -> int:
     with advising(advise_sizes(every, sizes) if len(feeds) > len(inputs) else ""):
         outputs = session.run(feeds)
     write_outputs(outputs, files)
-    data = {name: _describe(value) for name, value in outputs.items()}
-    report(options, data, "\n".join(f"{name}: {_line(found)}" for name, found in data.items()))
+    data = {name: describe(value) for name, value in outputs.items()}
+    report(options, data, "\n".join(f"{name}: {describe_line(found)}" for name, found in data.items()))
     return 0
 
 
-def _describe(value: Any) -> dict[str, Any]:
+def describe(value: Any) -> dict[str, Any]:
     """Return an output's type, shape and, where it holds numbers, a few of them."""
     import numpy as np
 
@@ -64,7 +64,8 @@ def _describe(value: Any) -> dict[str, Any]:
     return found
 
 
-def _line(found: dict[str, Any]) -> str:
+def describe_line(found: dict[str, Any]) -> str:
+    """Return what `describe` found as a line."""
     if "dtype" not in found:
         return found["kind"] if found["length"] is None else f"{found['kind']} of {found['length']}"
     numbers = [f"{key} {found[key]:.6g}" for key in ("mean", "smallest", "largest") if key in found]
