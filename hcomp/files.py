@@ -16,8 +16,6 @@ from typing import IO, TypeAlias
 
 from hcomp.errors import UsageError
 
-_SAME_FILE = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
-
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
 
@@ -92,6 +90,11 @@ def write_whole(path: AnyPath, write: Callable[[IO[bytes]], object]) -> None:
             raise
 
 
+def file_version(found: os.stat_result) -> tuple[int, ...]:
+    """Return what differs, to the system's clock, between a file and what is in its place after a change."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def copied_by_system(source: Path, before: os.stat_result, target: IO[bytes]) -> bool:
     """Copy a file, if it is as it was `before`, to a new one, and say whether the system could do so.
 
@@ -103,7 +106,7 @@ def copied_by_system(source: Path, before: os.stat_result, target: IO[bytes]) ->
     try:
         with source.open("rb") as file:
             found = os.fstat(file.fileno())
-            if any(getattr(found, name) != getattr(before, name) for name in _SAME_FILE):
+            if file_version(found) != file_version(before):
                 return False
             while done < found.st_size:
                 count = os.copy_file_range(file.fileno(), target.fileno(), found.st_size - done, done, done)

@@ -6,7 +6,7 @@ import mmap
 from functools import lru_cache
 from pathlib import Path
 
-from hcomp.files import why_unreadable
+from hcomp.files import file_version, why_unreadable
 
 _MARK = b"location"
 """External data names its file under this key, so a model without these bytes has none."""
@@ -19,8 +19,7 @@ def model_files(path: Path) -> tuple[Path, ...]:
     """
     if why_unreadable(path):  # opening a pipe would wait for somebody to write
         return (path,)
-    found = path.stat()
-    return _files_of(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+    return _files_of(path, file_version(path.stat()))
 
 
 @lru_cache(maxsize=8)

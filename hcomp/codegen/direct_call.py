@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 
 from hcomp.codegen.interpreted import ENTRY
-from hcomp.codegen.kernel_calls import ARENA, is_kernel, kinds_of
+from hcomp.codegen.kernel_calls import ARENA, descriptor, is_kernel, kinds_of, own_size
 from hcomp.codegen.vm_loops import on_cpu
 
 Expr: TypeAlias = Any
@@ -68,27 +67,23 @@ def _direct(call: Expr, given: Sequence[Any], held: Sequence[Any], order: Sequen
     """Return `DIRECT`, which calls what `call` does."""
     sizes: dict[Any, Any] = {}
 
-    def size(dim: Any) -> Any:
-        return tvm_ffi.structural_map(dim, (tvm.ir.Var, lambda v: sizes.setdefault(v, tirx.Var(v.name, "int64"))))
-
     def buffer(name: str, kind: Any) -> Any:
-        return tirx.decl_buffer([size(d) for d in kind.shape.values], str(kind.dtype), name, layout=None)
+        shape = [own_size(d, sizes) for d in kind.shape.values]
+        return tirx.decl_buffer(shape, str(kind.dtype), name, layout=None)
+
+    def described(memory: Any) -> Any:
+        return descriptor(memory.data, memory.shape, memory.dtype)
 
     buffers = {v: buffer(f"in{i}", v.ty) for i, v in enumerate([*given, *held])}
     outputs = [tirx.Var(f"out{i}", "handle") for i in range(len(order))]
-    arguments = [_descriptor(buffers[a]) if a in buffers else size(a) for a in call.args[1].fields]
+    arguments = [described(buffers[a]) if a in buffers else own_size(a, sizes) for a in call.args[1].fields]
     arguments += [outputs[order.index(i)] for i in range(len(order))]
     body: list[Any] = []
     if arena is not None:
         memory = buffer("arena", arena)
         body.append(tirx.AllocBuffer(memory))
-        arguments.append(_descriptor(memory))
+        arguments.append(described(memory))
     called = tirx.call_intrin("int32", "tirx.tvm_call_cpacked", str(call.args[0].name_hint), *arguments)
     body.append(tirx.Evaluate(called))
     function = tirx.PrimFunc([*buffers.values(), *outputs], on_cpu(tirx.SeqStmt(body) if len(body) > 1 else body[0]))
     return function.with_attrs({"global_symbol": DIRECT, "tirx.is_scheduled": True})
-
-
-def _descriptor(memory: Any) -> Any:
-    shape = tirx.call_intrin("handle", "tirx.tvm_stack_make_shape", *memory.shape)
-    return tirx.tvm_stack_make_array(memory.data, shape, 0, len(memory.shape), str(memory.dtype), 0)

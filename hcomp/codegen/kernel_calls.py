@@ -229,11 +229,7 @@ class _Run:
 
     def _size(self, dim: Any) -> Any:
         """Return a size over the driver's own variables."""
-
-        def visit(v: Any) -> Any:
-            return self.sizes.setdefault(v, tirx.Var(v.name, "int64"))
-
-        return tvm_ffi.structural_map(dim, (tvm.ir.Var, visit))
+        return own_size(dim, self.sizes)
 
     def _calls(self, arena: Any) -> list[Any]:
         """Return the driver's calls; a slot is free again when the last call that reads it is done."""
@@ -274,8 +270,7 @@ class _Run:
         return self._descriptor(data, shape, kind.dtype)
 
     def _descriptor(self, data: Any, shape: Shape, dtype: str) -> Any:
-        sizes = tirx.call_intrin("handle", "tirx.tvm_stack_make_shape", *map(self._size, shape))
-        return tirx.tvm_stack_make_array(data, sizes, 0, len(shape), str(dtype), 0)
+        return descriptor(data, [self._size(d) for d in shape], dtype)
 
     def _slot(self, kind: Any) -> _Slot:
         """Return a part of the arena for a tensor: a free one of the same symbols, or a new one."""
@@ -320,6 +315,17 @@ class _Run:
                     source = builder.normalize(relax.op.reshape(source, relax.ShapeExpr(value.shape)))
                 made.append(relax.VarBinding(var, source))
         return made
+
+
+def own_size(dim: Any, sizes: dict[Any, Any]) -> Any:
+    """Return a size of Relax over variables of a function's own, `sizes`, which gets those that are new."""
+    return tvm_ffi.structural_map(dim, (tvm.ir.Var, lambda v: sizes.setdefault(v, tirx.Var(v.name, "int64"))))
+
+
+def descriptor(data: Any, shape: Shape, dtype: Any) -> Any:
+    """Return a tensor's descriptor on the stack."""
+    sizes = tirx.call_intrin("handle", "tirx.tvm_stack_make_shape", *shape)
+    return tirx.tvm_stack_make_array(data, sizes, 0, len(shape), str(dtype), 0)
 
 
 def _are_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:

@@ -6,7 +6,7 @@ region holds a pool of idle VMs that grows to the number of calls that overlap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tvm_ffi import Shape, Tensor
@@ -94,11 +94,6 @@ def _direct(kernels: Any, machine: Any, bound: Sequence[Tensor]) -> Direct | Non
 
 
 def elements(result: Any) -> list[Any]:
-    """Return what a region returned as a list."""
-    return chosen(result, range(len(result)))
-
-
-def chosen(result: Any, places: Iterable[int]) -> list[Any]:
-    """Return some of what a region of several results returned; indexing its array takes three times as long."""
+    """Return what a region returned as a list; indexing its array takes three times as long."""
     get = tvm_function("ffi.ArrayGetItem")
-    return [get(result, i) for i in places]
+    return [get(result, i) for i in range(len(result))]

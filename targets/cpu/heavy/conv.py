@@ -69,19 +69,9 @@ def emit_conv(
     Returns:
         [N, *output, O].
     """
-    rank = weight.ndim - 2
     outputs = weight.shape[0] // groups
-    shape = ConvShape(
-        kernel=tuple(int(k) for k in weight.shape[2:]),
-        strides=tuple(int(s) for s in strides),
-        begin=tuple(int(p) for p in padding[:rank]),
-        end=tuple(int(p) for p in padding[rank:]),
-        dilation=tuple(int(d) for d in dilation),
-        groups=int(groups),
-        inputs=int(weight.shape[1]),
-        outputs=int(outputs),
-        columns=panel_columns(outputs, cpu),
-    )
+    columns = panel_columns(outputs, cpu)
+    shape = ConvShape.of(weight.shape[2:], weight.shape[1], outputs, strides, padding, dilation, groups, columns)
     known = [as_int(size) for size in sizes or ()]
     shape = shape if exact else replace(shape, tile=winograd_tile(weight, shape, known))
     if choices is not None:

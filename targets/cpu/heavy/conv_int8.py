@@ -25,7 +25,7 @@ _FEWEST_INPUTS = 3
 
 def takes_conv_int8(weight: np.ndarray, attrs: Any, cpu: CpuFeatures) -> bool:
     """Say whether `emit_conv_int8` computes the convolution of bytes with a weight [O, I, *kernel] of bytes."""
-    return _is_exact(weight) or _has_groups(weight, attrs["groups"], cpu)
+    return _has_groups(weight, attrs["groups"], cpu) or _is_exact(weight)
 
 
 def _is_exact(weight: np.ndarray) -> bool:
@@ -75,18 +75,9 @@ def emit_conv_int8(
             pack=pack, cpu=cpu, sizes=sizes, exact=True,
         )  # fmt: skip
         return _cast(bb, made, "int32")
-    rank = weight.ndim - 2
-    shape = ConvShape(
-        kernel=tuple(int(k) for k in weight.shape[2:]),
-        strides=tuple(int(s) for s in strides),
-        begin=tuple(int(p) for p in padding[:rank]),
-        end=tuple(int(p) for p in padding[rank:]),
-        dilation=tuple(int(d) for d in dilation),
-        groups=int(groups),
-        inputs=int(weight.shape[1]),
-        outputs=int(weight.shape[0] // groups),
-        columns=LANES,
-        group=GROUP,
+    outputs, inputs, *kernel = weight.shape
+    shape = ConvShape.of(
+        kernel, inputs, outputs // groups, strides, padding, dilation, groups, columns=LANES, group=GROUP
     )
     return bb.emit_te(
         lambda image, taps: conv_te(image, taps, shape, sizes),

@@ -63,6 +63,27 @@ class ConvShape(Annotation):
     together: int = 1
     group: int = 0
 
+    @classmethod
+    def of(
+        cls, kernel: Sequence[int], inputs: int, outputs: int,
+        strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+        columns: int, group: int = 0,
+    ) -> ConvShape:  # fmt: skip
+        """Return a plain direct convolution; `inputs` and `outputs` are a group's, `padding` as an operator has it."""
+        rank = len(kernel)
+        return cls(
+            kernel=tuple(int(k) for k in kernel),
+            strides=tuple(int(s) for s in strides),
+            begin=tuple(int(p) for p in padding[:rank]),
+            end=tuple(int(p) for p in padding[rank:]),
+            dilation=tuple(int(d) for d in dilation),
+            groups=int(groups),
+            inputs=int(inputs),
+            outputs=int(outputs),
+            columns=columns,
+            group=group,
+        )
+
     @property
     def panels(self) -> int:
         """Panels of output channels in one group."""
