@@ -8,6 +8,7 @@ from hcomp.passes.fold_batch_norm import FOLD_BATCH_NORM
 from hcomp.passes.fold_constants import FOLD_CONSTANTS
 from hcomp.passes.fuse_attention import FUSE_ATTENTION
 from hcomp.passes.inline_branches import INLINE_BRANCHES
+from hcomp.passes.integer_products import INTEGER_PRODUCTS
 from hcomp.passes.loop_invariants import LOOP_INVARIANTS
 from hcomp.passes.merge_duplicates import MERGE_DUPLICATES
 from hcomp.passes.sink_constants import SINK_CONSTANTS
@@ -40,6 +41,7 @@ PASSES: dict[str, Pass] = {
         FOLD_CONSTANTS,
         FUSE_ATTENTION,
         INLINE_BRANCHES,
+        INTEGER_PRODUCTS,
         LOOP_INVARIANTS,
         MERGE_DUPLICATES,
         SIMPLIFY,

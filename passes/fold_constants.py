@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hcomp.dims import Dim, symbols_of
 from hcomp.dtypes import is_float, item_bytes, numpy_dtype
 from hcomp.errors import RunError
+from hcomp.ir.factors import folded_factors
 from hcomp.ir.graph import Graph, Node
 from hcomp.ir.ops import OPS, UNTYPED
 from hcomp.ir.rewrite import Editor, rewrite
@@ -112,7 +113,9 @@ def _evaluated(node: Node, edit: Editor) -> tuple[str, ...] | None:
     found = result if isinstance(result, tuple) else (result,)
     if not all(isinstance(array, np.ndarray) for array in found):
         return None
-    return tuple(edit.constant(_own(a), v.name) for a, v in zip(found, node.outputs, strict=True))
+    known = [edit.factors(name) if name else None for name in node.inputs]
+    factors = folded_factors(node.op, node.attrs, arrays, known)
+    return tuple(edit.constant(_own(a), v.name, factors) for a, v in zip(found, node.outputs, strict=True))
 
 
 def _in_range(value: NDArray[Any], dtype: str) -> bool:

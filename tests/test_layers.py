@@ -53,7 +53,11 @@ ALLOWED: dict[str, set[str]] = {
     # A plan is JSON from a file too, and is checked field by field as a manifest is.
     "hcomp.partition": {"hcomp.artifact.fields"},
     # The layout of a region's data is its target's own affair.
-    "hcomp.targets": {"hcomp.passes.channels_last", "hcomp.passes.fuse_attention"},
+    "hcomp.targets": {
+        "hcomp.passes.channels_last",
+        "hcomp.passes.fuse_attention",
+        "hcomp.passes.integer_products",
+    },
 }
 
 

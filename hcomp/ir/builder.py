@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hcomp.dims import Dim, symbol, symbols_of
 from hcomp.errors import HcompError
+from hcomp.ir.factors import Factors, folded_factors
 from hcomp.ir.graph import Constant, Graph, Node, Origin, Value
 from hcomp.ir.ops import OPS, UNTYPED, Infer
 from hcomp.ir.symbolic import MAX_KNOWN, evaluate_known, is_whole
@@ -60,6 +61,7 @@ class GraphBuilder:
         self.origin = Origin("")
         self._inputs: list[Value] = []
         self._constants: dict[str, NDArray[np.generic]] = {}
+        self._factors: dict[str, Factors] = {}
         self._by_digest: dict[tuple[Any, ...], str] = {}
         self._nodes: list[Node] = []
         self._known: dict[str, NDArray[Any]] = {}
@@ -217,7 +219,7 @@ class GraphBuilder:
     def finish(self, outputs: Sequence[str]) -> Graph:
         """Return the graph with these outputs; unused constants are left out."""
         used = set(outputs).union(*(n.used_inputs for n in self._nodes))
-        constants = tuple(Constant(n, a) for n, a in self._constants.items() if n in used)
+        constants = tuple(Constant(n, a, self._factors.get(n)) for n, a in self._constants.items() if n in used)
         return Graph(self.name, tuple(self._inputs), constants, tuple(self._nodes), tuple(outputs))
 
     def _fold(
@@ -244,7 +246,12 @@ class GraphBuilder:
 
         result = REFERENCE[op](*(contents[i] if i else None for i in inputs), **attrs)
         arrays = result if isinstance(result, tuple) else (result,)
-        return tuple(self.constant(a, hints[i] if i < len(hints) and hints[i] else op) for i, a in enumerate(arrays))
+        names = tuple(self.constant(a, hints[i] if i < len(hints) and hints[i] else op) for i, a in enumerate(arrays))
+        known = [self._factors.get(i) for i in inputs]
+        factors = folded_factors(op, attrs, [contents[i] if i else None for i in inputs], known)
+        if factors is not None:
+            self._factors[names[0]] = factors
+        return names
 
     def _contents(self, name: str) -> NDArray[Any] | None:
         """Return a constant's array, or one for a value that has no elements; else None."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hcomp.dims import Dim
 from hcomp.dtypes import dtype_name
+from hcomp.ir.factors import Factors
 from hcomp.ir.types import TensorType, Type
 
 Attribute: TypeAlias = "int | float | str | bool | Dim | tuple[Attribute, ...] | None"
@@ -52,11 +53,13 @@ class Value:
 class Constant:
     """A tensor whose contents are known when compiling.
 
-    Two constants are equal when dtype, shape and bytes are: what the digest says.
+    Two constants are equal when dtype, shape and bytes are: what the digest says. `factors`, if there are
+    any, say how a dequantised weight came about; the text form leaves them out.
     """
 
     name: str
     array: NDArray[np.generic]
+    factors: Factors | None = None
 
     @cached_property
     def type(self) -> TensorType:

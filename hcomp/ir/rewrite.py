@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hcomp.dims import Dim, DimLike, is_symbol, substitute, symbols_of
 from hcomp.errors import PassError
 from hcomp.ir.builder import Names
+from hcomp.ir.factors import Factors
 from hcomp.ir.graph import Attribute, Constant, Graph, Node, Origin, Value
 from hcomp.ir.liveness import without_dead
 from hcomp.ir.ops import OPS, Infer
@@ -152,6 +153,11 @@ class Editor:
         found = self._constants.get(name)
         return None if found is None else found.array
 
+    def factors(self, name: str) -> Factors | None:
+        """Return what a value that is a dequantised constant was multiplied from, else None."""
+        found = self._constants.get(name)
+        return None if found is None else found.factors
+
     def tensor(self, name: str) -> TensorType | None:
         """Return the type of a value that is a tensor of known rank, else None."""
         found = self.types[name]
@@ -166,9 +172,9 @@ class Editor:
         return count
 
     # -- what rules do -----------------------------------------------------------------------
-    def constant(self, array: Any, hint: str) -> str:
+    def constant(self, array: Any, hint: str, factors: Factors | None = None) -> str:
         """Add a constant and return its name."""
-        constant = Constant(self._names.unique(hint), np.asarray(array))
+        constant = Constant(self._names.unique(hint), np.asarray(array), factors)
         self._constants[constant.name] = constant
         self.types[constant.name] = constant.type
         return constant.name
@@ -215,7 +221,7 @@ class Editor:
                 scope.sizes.setdefault(name, self._names.fresh_symbol(name))
         for constant in body.constants:
             name = self._names.unique(constant.name)
-            new = constant if name == constant.name else Constant(name, constant.array)
+            new = constant if name == constant.name else replace(constant, name=name)
             self._constants[name] = new
             self.types[name] = new.type
             scope.values[constant.name] = name

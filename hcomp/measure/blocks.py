@@ -24,7 +24,6 @@ from hcomp.ir.types import TensorType
 from hcomp.options import DEFAULT_SIZE
 from hcomp.partition.plan import Plan
 from hcomp.partition.regions import boundary, node_readers, planned_graphs, region_graph
-from hcomp.passes.channels_last import channels_last
 from hcomp.runtime.kernel_clock import KernelClock
 from hcomp.runtime.threads import load_thread_pool, use_threads
 from hcomp.runtime.values import to_tensor
@@ -32,7 +31,7 @@ from hcomp.runtime.vm import vm_region
 from hcomp.targets.base import Sizes
 from hcomp.targets.cpu import CPU
 from hcomp.targets.cpu.choices import Choices, Point, Space, analytic
-from hcomp.targets.cpu.codegen import build, processor, processor_key
+from hcomp.targets.cpu.codegen import build, laid_out, processor, processor_key
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.lowering import cpu_rules
 from hcomp.targets.cpu.thread_pool import thread_pool_object
@@ -111,7 +110,7 @@ def _jobs(parts: Sequence[Graph], sizes: Sizes) -> list[Job]:
     """Return the kernels that have a choice, those of most operations first."""
     cpu = processor()[0]
     found: dict[str, Job] = {}
-    for part in map(channels_last, parts):  # as kernels are lowered, so that no layout changes around a node
+    for part in (laid_out(given, cpu) for given in parts):  # so that no layout changes around a node
         readers = node_readers(part)
         for index, node in enumerate(part.nodes):
             if node.op not in _TUNED:

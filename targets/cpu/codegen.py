@@ -13,10 +13,12 @@ from hcomp.codegen.relax_module import lower_region
 from hcomp.ir.graph import Graph
 from hcomp.passes.channels_last import channels_last
 from hcomp.passes.fuse_attention import fuse_attention
+from hcomp.passes.integer_products import integer_products
 from hcomp.stopwatch import Stopwatch
 from hcomp.targets.base import EmittedRegion, Options
 from hcomp.targets.cpu.choices import Choices
 from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.heavy.bytes import is_faster_in_bytes
 from hcomp.targets.cpu.heavy.conv_int8 import takes_conv_int8
 from hcomp.targets.cpu.lowering import cpu_rules
 from hcomp.targets.cpu.schedule import schedule_module
@@ -45,14 +47,15 @@ def build(graph: Graph, name: str, choices: Choices | None = None) -> BuiltRegio
     features, target = processor()
     clock = Stopwatch()
     with clock.stage("lower"):
-        lowered = lower_region(_laid_out(graph, features), cpu_rules(features, choices))
+        lowered = lower_region(laid_out(graph, features), cpu_rules(features, choices))
     return build_region(lowered, target, lambda module: schedule_module(module, features), name, clock)
 
 
-def _laid_out(graph: Graph, cpu: CpuFeatures) -> Graph:
-    """Return a region channels last and with attention fused, the body of a loop too."""
+def laid_out(graph: Graph, cpu: CpuFeatures) -> Graph:
+    """Return a region with products of bytes, channels last and with attention fused, the body of a loop too."""
 
     def own_passes(part: Graph) -> Graph:
+        part = integer_products(part, lambda node, weight: is_faster_in_bytes(node, weight, cpu))
         return fuse_attention(channels_last(part, lambda weight, attrs: takes_conv_int8(weight, attrs, cpu)))
 
     nodes = tuple(

@@ -135,14 +135,25 @@ def takes_winograd(shape: ConvShape) -> bool:
 def winograd_tile(weight: np.ndarray, shape: ConvShape, sizes: Sequence[int | None]) -> int:
     """Return the tile of Winograd's filtering that is fastest for a convolution, or 0 if it is none.
 
-    Costs are in cycles with two multiply-adds of 8 lanes each; a tile whose error on these weights is
-    above `_MOST_ERROR` is no choice. Unknown sizes count as `_TYPICAL`.
+    A tile whose error on these weights is above `_MOST_ERROR` is no choice.
     """
-    if not takes_winograd(shape):
-        return 0
+    costs = filtering_costs(shape, sizes)
+    for m in sorted(costs, key=costs.__getitem__):
+        if m == 0 or largest_error(weight, m) <= _MOST_ERROR:
+            return m
+    return 0
+
+
+def filtering_costs(shape: ConvShape, sizes: Sequence[int | None]) -> dict[int, float]:
+    """Return what a convolution costs by the tile of Winograd's filtering that can compute it; 0 is none.
+
+    In cycles with two multiply-adds of 8 lanes each. Unknown sizes count as `_TYPICAL`.
+    """
     height, width = (size or _TYPICAL for size in (*sizes, None, None)[:2])
     products = shape.inputs * shape.panels * shape.columns / 16
     costs = {0: 9 * height * width * products}
+    if not takes_winograd(shape):
+        return costs
     for m, (spread, gathered) in _TRANSFORMS.items():
         down, across = (-(-size // d // m) * d for size, d in zip((height, width), shape.dilation, strict=True))
         tiles = down * across
@@ -151,10 +162,7 @@ def winograd_tile(weight: np.ndarray, shape: ConvShape, sizes: Sequence[int | No
         # Few tiles use each weight seldom: reading them is what takes the time.
         reading = components * shape.inputs * shape.outputs * 4 / _BYTES_A_CYCLE
         costs[m] = moved + max(components * -(-tiles // 3) * 3 * products, reading)
-    for m in sorted(costs, key=costs.__getitem__):
-        if m == 0 or largest_error(weight, m) <= _MOST_ERROR:
-            return m
-    return 0
+    return costs
 
 
 def pack_taps(weight: np.ndarray, shape: ConvShape) -> np.ndarray:

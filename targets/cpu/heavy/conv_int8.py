@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from tvm import relax, te
 
 from hcomp.targets.cpu.features import CpuFeatures
-from hcomp.targets.cpu.heavy.conv import conv_te, emit_conv
+from hcomp.targets.cpu.heavy.conv import conv_te, emit_conv, filtering_costs, panel_columns
 from hcomp.targets.cpu.heavy.matmul import Pack
 from hcomp.targets.cpu.schedule.byte_panel import GROUP, LANES, has_pair_products
 from hcomp.targets.cpu.schedule.conv_shape import ConvShape
@@ -21,6 +21,10 @@ _EXACT = 1 << 24
 
 _FEWEST_INPUTS = 3
 """Below so many channels of a group its groups of four are mostly zeros."""
+
+
+_COST = 0.75
+"""Time of the products of a convolution against that of the same ones in float32 (measured with AVX2)."""
 
 
 def takes_conv_int8(weight: np.ndarray, attrs: Any, cpu: CpuFeatures) -> bool:
@@ -36,6 +40,29 @@ def _is_exact(weight: np.ndarray) -> bool:
 
 def _has_groups(weight: np.ndarray, groups: int, cpu: CpuFeatures) -> bool:
     return has_pair_products(cpu) and (groups == 1 or weight.shape[1] >= _FEWEST_INPUTS)
+
+
+def conv_is_faster_in_bytes(
+    weight: np.ndarray, attrs: Mapping[str, Any], sizes: Sequence[int | None], cpu: CpuFeatures
+) -> bool:
+    """Say whether a convolution with a weight that is bytes times a scale is faster in bytes than in float32.
+
+    Args:
+        weight: [O, C / groups, *kernel], int8 or uint8.
+        attrs: the operator's.
+        sizes: the output's spatial sizes; None where not known.
+        cpu: the processor.
+    """
+    outputs, inputs, *kernel = weight.shape
+    groups = attrs["groups"]
+    if 0 in weight.shape or not _has_groups(weight, groups, cpu) or outputs // groups < LANES:
+        return False
+    columns = panel_columns(outputs // groups, cpu)
+    shape = ConvShape.of(
+        kernel, inputs, outputs // groups, attrs["strides"], attrs["padding"], attrs["dilation"], groups, columns
+    )
+    costs = filtering_costs(shape, sizes)
+    return _COST * costs[0] <= min(costs.values())
 
 
 def emit_conv_int8(

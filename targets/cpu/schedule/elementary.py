@@ -14,6 +14,7 @@ from typing import Any
 from tvm import tirx
 from tvm.ir.prim.expr import EQ, NE
 
+from hcomp.targets.cpu.schedule.bounds import LOWER, UPPER
 from hcomp.targets.cpu.schedule.formula import (
     Expr,
     Names,
@@ -312,6 +313,18 @@ def _bfloat16_round(names: Names, x: Expr) -> Expr:
     return select(NE(x, x), x, tirx.reinterpret("float32", rounded))
 
 
+def _lower_bound(names: Names, x: Expr, bound: Expr) -> Expr:
+    """Return x, or `bound` where x is below; NaN stays."""
+    x = names(x)
+    return select(x < bound, bound, x)
+
+
+def _upper_bound(names: Names, x: Expr, bound: Expr) -> Expr:
+    """Return x, or `bound` where x is above; NaN stays."""
+    x = names(x)
+    return select(x > bound, bound, x)
+
+
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "exp": _exp,
     "exp2": _exp2,
@@ -329,4 +342,6 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "tan": _tan,
     "pow": _pow,
     "bfloat16_round": _bfloat16_round,
+    LOWER: _lower_bound,
+    UPPER: _upper_bound,
 }

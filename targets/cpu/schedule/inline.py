@@ -11,7 +11,9 @@ from typing import Any
 
 import tvm
 import tvm_ffi
+from tvm import s_tir, tirx
 
+from hcomp.targets.cpu.schedule.bounds import named_bounds
 from hcomp.targets.cpu.schedule.conv_shape import CONV
 from hcomp.targets.cpu.schedule.maps import cost_of
 from hcomp.targets.cpu.schedule.nest import as_int, loads, used_vars
@@ -21,8 +23,25 @@ _EXPENSIVE = 8
 _LARGE = 64
 
 
-def inline_maps(sch: Any) -> None:
-    """Inline map stages into their consumers wherever that does not multiply work, in place."""
+def inlined(func: tirx.PrimFunc) -> Any:
+    """Return a schedule of `func` with map stages inlined into their consumers where that does not multiply work."""
+    sch = _schedule(func)
+    if not _inline_maps(sch):
+        # Bounds name their value twice; as calls they cost compile time, so they are only where that matters.
+        named = named_bounds(func)
+        if named is not func:
+            sch = _schedule(named)
+            _inline_maps(sch)
+    return sch
+
+
+def _schedule(func: tirx.PrimFunc) -> Any:
+    return s_tir.Schedule(func, debug_mask="none", error_render_level="none")
+
+
+def _inline_maps(sch: Any) -> bool:
+    """Inline what is affordable, in place; return whether that was all that one consumer reads."""
+    complete = True
     func = sch.mod["main"]
     all_stages = stages(func)
     root = root_block(func)
@@ -42,6 +61,9 @@ def inline_maps(sch: Any) -> None:
         if readers and open_to_it and _affordable(stage, readers, cost):
             costs[str(target.name)] = cost
             sch.compute_inline(sch.get_sblock(str(stage.block.name_hint)))
+        elif open_to_it and len(readers) == 1 and readers[0].is_map:
+            complete = False
+    return complete
 
 
 def _plain(stage: Stage) -> bool:

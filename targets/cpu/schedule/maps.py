@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 
+from hcomp.targets.cpu.schedule.bounds import is_bound
 from hcomp.targets.cpu.schedule.nest import as_int, loads, same, used_vars
 from hcomp.targets.cpu.schedule.stages import Stage
 
@@ -120,9 +121,9 @@ def cost_of(value: Any) -> int:
     """Return a rough number of operations of one element."""
     total = 1 + len(loads(value))
 
-    def visit(_: Any) -> None:
+    def visit(call: Any) -> None:
         nonlocal total
-        total += _CALL_COST
+        total += 1 if is_bound(call) else _CALL_COST
 
     tvm_ffi.structural_walk(value, (tvm.ir.Call, visit))
     return total

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.schedule.contraction import Contraction, match_contraction
@@ -18,7 +18,7 @@ from hcomp.targets.cpu.schedule.conv import emit_conv_loops
 from hcomp.targets.cpu.schedule.conv_shape import Convolution, match_conv
 from hcomp.targets.cpu.schedule.epilogue import fused_epilogue, plain_epilogue
 from hcomp.targets.cpu.schedule.gemm import emit_contraction
-from hcomp.targets.cpu.schedule.inline import inline_maps
+from hcomp.targets.cpu.schedule.inline import inlined
 from hcomp.targets.cpu.schedule.maps import schedule_map
 from hcomp.targets.cpu.schedule.nest import loads
 from hcomp.targets.cpu.schedule.pool import emit_pool
@@ -77,8 +77,7 @@ def row_wise(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc | None:
     del cpu
     if len(stages(func)) < 2:
         return None
-    sch = _schedule(func)
-    inline_maps(sch)
+    sch = inlined(func)
     count = match_rowwise(stages(sch.mod["main"]))
     if count is None:
         return None
@@ -116,18 +115,13 @@ RULES = (
 )
 
 
-def _schedule(func: tirx.PrimFunc) -> Any:
-    return s_tir.Schedule(func, debug_mask="none", error_render_level="none")
-
-
 def _finished(sch: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(sch.mod["main"].body)
 
 
 def _staged(func: tirx.PrimFunc, cpu: CpuFeatures) -> tirx.PrimFunc:
     """Schedule each stage by what it computes; heavy stages get hand-written loops."""
-    sch = _schedule(func)
-    inline_maps(sch)
+    sch = inlined(func)
     before = stages(sch.mod["main"])
     heavy = {n: found for n, s in enumerate(before) if (found := _heavy(s))}
     fused = {n: _epilogue(before, n, func) for n in heavy}
