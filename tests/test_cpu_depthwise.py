@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
+import hcomp
 from hcomp.targets.cpu.features import CpuFeatures
 from hcomp.targets.cpu.heavy import emit_conv
 from tests.test_cpu_heavy import close, normal, pack, reference, run
@@ -70,6 +72,43 @@ def test_edges(window: tuple[tuple[int, ...], ...], width: int) -> None:
     given = {"strides": strides, "padding": padding, "dilation": dilation, "groups": channels}
     y, expected = convolved(normal(2, channels, 9, width), normal(channels, 1, *kernel), end, **given)
     close(y, expected, int(np.prod(kernel)))
+
+
+def free_program(sizes: list[str | int], w: np.ndarray, **attributes: Any) -> hcomp.Program:
+    """Return a convolution of data of `sizes`, compiled."""
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], **attributes)], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return hcomp.compile(model, devices=["cpu"], threads=1, cache=False)
+
+
+@pytest.mark.parametrize("sizes", [["n", 70, "h", "w"], ["n", 70, 1, 1], ["n", 70, "w"]])
+def test_positions_of_free_sizes_are_one_axis(sizes: list[str | int]) -> None:
+    w = normal(41, 70, *(1,) * (len(sizes) - 2))
+    program = free_program(sizes, w)
+    for n, h, wide in [(1, 1, 1), (2, 1, 1), (3, 1, 1), (7, 1, 1), (1, 7, 5), (3, 10, 13), (2, 1, 200)]:
+        shape = tuple({"n": n, "h": h, "w": wide}.get(str(size), size) for size in sizes)
+        x = normal(*(int(size) for size in shape))
+        (expected,) = reference("Conv", ["x", "w"], {"x": x}, {"w": w})
+        close(program.run({"x": x})["y"], expected, 70)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_edges_of_free_widths(window: tuple[tuple[int, ...], ...]) -> None:
+    """One program for widths at which tiles are near one edge, near both, or the row is shorter than a tile."""
+    kernel, strides, padding, dilation = window
+    w, channels = normal(11, 1, *kernel), 11
+    attributes = {"strides": strides, "pads": padding, "dilations": dilation, "group": channels}
+    program = free_program(["n", channels, "h", "w"], w, **attributes)
+    least = max(1, (kernel[1] - 1) * dilation[1] + 1 - padding[1] - padding[3])
+    for width in (*range(least, least + 20), 63, 64, 65, 66, 69, 70, 131, 132):
+        x = normal(2, channels, 9, width)
+        (expected,) = reference("Conv", ["x", "w"], {"x": x}, {"w": w}, **attributes)
+        close(program.run({"x": x})["y"], expected, int(np.prod(kernel)))
 
 
 @pytest.mark.parametrize("rest", [1, 3, 63])

@@ -9,6 +9,7 @@ stays in L1 while every tile of the chunk uses it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -44,6 +45,9 @@ from hcomp.targets.cpu.schedule.panel import Panel
 
 _POSITIONS = 192
 """About how many output positions one task computes."""
+
+_FEW = 2
+"""Images of one position that are computed one by one."""
 
 _SHALLOW = 128
 """Sums of at most so many products are finished in registers: that is more code, and saves two of each ten loads."""
@@ -92,7 +96,15 @@ class _Product:
         first = simple((group * imm(shape.panels) + panel) * imm(self.panel.size))
         first = let("weights", first, out)
         direct = self._direct(chunk, count, group, panel) if self._is_shallow() else None
-        out.append(self.panel.product(source, weight, first, sums, imm(0), count, base, self._reach, direct))
+
+        def product(panel: Panel) -> Stmt:
+            return panel.product(source, weight, first, sums, imm(0), count, base, self._reach, direct)
+
+        found = product(self.panel)
+        if self._are_images() and self.panel.rows > _FEW:
+            # A tile of many rows for the single position of a single image would be computed in vain.
+            found = tirx.IfThenElse(count > imm(_FEW), found, product(replace(self.panel, rows=1)))
+        out.append(found)
         if direct is not None:
             return seq(out)
         finish = self._finish
@@ -126,6 +138,10 @@ class _Product:
 
         out.append(loop(chunk.rows, fill, "row"))
         return lambda p: load(table, clamped(p))
+
+    def _are_images(self) -> bool:
+        """Return whether positions are of different images, whose number only the run knows."""
+        return as_int(self.walk.last.extent) is None and all(as_int(size) == 1 for size in self.walk.sizes)
 
     def _is_shallow(self) -> bool:
         """Return whether sums are so short that storing them and reading them again would cost much."""

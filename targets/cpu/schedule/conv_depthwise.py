@@ -3,19 +3,21 @@
 A tile is some neighbouring positions times one vector of channels; with a stride of one its taps
 share most of what they read, which LLVM then loads once.
 
-Where windows reach over the edge of an image of known width, the taps that are outside are left out: on the
-last axis a tile at the edge is code of its own, on the others the loop over taps begins later or ends earlier.
-Of unknown widths the image is copied first, zeros around it.
+Where windows reach over the edge of an image, the taps that are outside are left out: on the last axis a tile at
+the edge is code of its own, on the others the loop over taps begins later or ends earlier. Of free widths the
+first tile and the last ones are known all the same, by their distance from the edge; a tile that is near both edges
+goes position by position, its loop over the last axis' taps bounded as those of the others.
 """
 
 from __future__ import annotations
 
 from itertools import product as cartesian
-from typing import Any, TypeAlias
+from typing import Any
 
 from tvm import tirx
 
 from hcomp.targets.cpu.features import CpuFeatures
+from hcomp.targets.cpu.schedule.conv_edges import NOTHING, TILE, Kind, Outside, free_kinds, known_kinds, tile_of
 from hcomp.targets.cpu.schedule.conv_shape import Convolution
 from hcomp.targets.cpu.schedule.conv_walk import Chunk, Walk
 from hcomp.targets.cpu.schedule.epilogue import Epilogue
@@ -46,15 +48,6 @@ from hcomp.targets.cpu.schedule.nest import (
 _POSITIONS = 64
 """About how many output positions one task computes."""
 
-_TILE = 6
-"""Positions of one register tile: enough sums to hide the latency of a multiply-add."""
-
-_MOST_EDGES = 4
-"""Tiles with taps outside of the image that may be code of their own."""
-
-Outside: TypeAlias = frozenset[tuple[int, int]]
-"""Taps of the last axis and positions of a tile whose product is with padding: (tap, position)."""
-
 
 def emit_depthwise(found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> Stmt:
     """Return the loops that compute the depthwise convolution and finish its elements."""
@@ -62,37 +55,29 @@ def emit_depthwise(found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> 
 
 
 class _Depthwise:
+    """One depthwise convolution.
+
+    Attributes:
+        kinds: the kinds of tiles that are code of their own; others have nothing outside.
+        free: whether the width is not known: tiles of no kind go position by position.
+    """
+
     def __init__(self, found: Convolution, epilogue: Epilogue, cpu: CpuFeatures) -> None:
         self.found, self.shape, self.epilogue = found, found.shape, epilogue
         self.lanes = min(cpu.lanes(), self.shape.groups)
         positions = found.shape.positions or _POSITIONS
         self.walk = Walk(found, positions, in_place=found.shape.padded)
-        kinds = self._kinds() if found.shape.padded else {-1: frozenset()}
-        if kinds is None:
-            self.walk = Walk(found, positions)
-        self.kinds: dict[int, Outside] = kinds or {-1: frozenset()}
-
-    def _kinds(self) -> dict[int, Outside] | None:
-        """Return what is outside of the image for tiles by their first position; the first entry is for all others.
-
-        None where widths are not known, or so many kinds of tiles would be much code.
-        """
-        shape, walk = self.shape, self.walk
-        size, length = as_int(walk.sizes[-1]), as_int(walk.last.extent)
-        if size is None or length is None:
-            return None
-        found = {}
-        starts = _starts(length, walk.chunk_length)
-        for start in starts:
-            pairs = cartesian(range(shape.kernel[-1]), range(_TILE))
-            places = {
-                (q, p): (start + p) * shape.strides[-1] + q * shape.dilation[-1] - shape.begin[-1] for q, p in pairs
-            }
-            if outside := frozenset(pair for pair, x in places.items() if not 0 <= x < size):
-                found[start] = outside
-        if len(found) > _MOST_EDGES:
-            return None
-        return found if len(found) == len(set(starts)) else {-1: frozenset(), **found}
+        self.free, self.kinds = False, []
+        if found.shape.padded:
+            size, length = as_int(self.walk.sizes[-1]), as_int(self.walk.last.extent)
+            if size is None or length is None:
+                self.free = True
+                kinds: list[Kind] | None = free_kinds(self.shape, self.walk.sizes[-1], self.walk.last.extent)
+            else:
+                kinds = known_kinds(self.shape, size, length, self.walk.chunk_length)
+            if kinds is None:
+                self.walk = Walk(found, positions)
+            self.kinds = kinds or []
 
     def statement(self) -> Stmt:
         """Return one loop over chunks."""
@@ -107,7 +92,7 @@ class _Depthwise:
         chunk = self.walk.chunk(where, image, out)
         weight = flat_view(self.found.weight, out)
         known = as_int(chunk.length) is not None
-        tile = _tile_of(self.walk.chunk_length, whole=known)
+        tile = tile_of(self.walk.chunk_length, whole=known)
         rows = self._rows(source, weight, chunk, tile)
         if not known and tile > 1:
             rows = tirx.IfThenElse(chunk.length >= imm(tile), rows, self._rows(source, weight, chunk, 1))
@@ -126,17 +111,35 @@ class _Depthwise:
             start = let("start", start, out)
             base = chunk.origin + row * self.walk.second.step + start * self.walk.last.step
             base = let("base", simple(base), out)
-            tiles = [(at, self._tile(source, weight, base, chunk, row, start, tile, o)) for at, o in self.kinds.items()]
-            found = tiles[0][1]
-            for at, part in tiles[1:]:
-                found = tirx.IfThenElse(simple(chunk.first[1] + start) == imm(at), part, found)
+            at = simple(chunk.first[1] + start)
+            if self.free:
+                found = self._by_positions(source, weight, base, chunk, row, start, tile)
+            else:
+                found = self._tile(source, weight, base, chunk, row, start, tile, NOTHING)
+            if not self.free or tile == TILE:
+                for kind in reversed(self.kinds):
+                    part = self._tile(source, weight, base, chunk, row, start, tile, kind.outside)
+                    found = tirx.IfThenElse(kind.holds(at), part, found)
             return seq([*out, found])
 
         return loop(chunk.rows, lambda r: loop(tiles, lambda t: one(r, t), "tile"), "row")
 
-    def _tile(
-        self, source: Any, weight: Any, base: Expr, chunk: Chunk, row: Expr, start: Expr, tile: int, outside: Outside
+    def _by_positions(
+        self, source: Any, weight: Any, base: Expr, chunk: Chunk, row: Expr, start: Expr, tile: int
     ) -> Stmt:
+        """Return a tile whose positions are done one by one, with the taps that are inside."""
+
+        def one(p: Expr) -> Stmt:
+            here = simple(base + p * self.walk.last.step)
+            return self._tile(source, weight, here, chunk, row, start + p, 1, None)
+
+        return loop(imm(tile), one, "position")
+
+    def _tile(
+        self, source: Any, weight: Any, base: Expr, chunk: Chunk, row: Expr, start: Expr, tile: int,
+        outside: Outside | None,
+    ) -> Stmt:  # fmt: skip
+        """Return one tile; without `outside`, only the run knows what is."""
         lanes, channels = self.lanes, self.shape.groups
         out, channel, cheap = Block(), self.found.stage.spatial[-1], self.epilogue.cheap
         points = [self.walk.point(chunk, row, start + imm(p)) for p in range(tile)]
@@ -184,11 +187,11 @@ class _Depthwise:
         channel: Expr,
         held: list[Any],
         point: dict[Any, Expr],
-        outside: Outside,
+        outside: Outside | None,
     ) -> Stmt:
         """Return the sums over all taps; those of the last axis are written out, so that loads are shared."""
         shape, walk, lanes = self.shape, self.walk, self.lanes
-        *outer, width = shape.kernel
+        *outer, width = (*shape.kernel, 1) if outside is None else shape.kernel
 
         def row(taps: list[Expr]) -> Stmt:
             out: list[Stmt] = []
@@ -197,7 +200,7 @@ class _Depthwise:
                 number = number * imm(count) + tap
             reach = let("reach", simple(walk.reach(taps)), out)
             for q, (p, h) in cartesian(range(width), enumerate(held)):
-                if (q, p) in outside:
+                if outside and (q, p) in outside:
                     continue
                 distance = walk.steps[-1] * imm(q * shape.dilation[-1]) + walk.last.step * imm(p)
                 pixel = load_vector(source, lanes, base + reach + simple(distance))
@@ -224,19 +227,3 @@ class _Depthwise:
         first = let("first", tirx.max(imm(0), ceil_div(simple(before), dilation)), out)
         end = tirx.min(taps, ceil_div(simple(before + self.walk.sizes[number]), dilation))
         return first, let("taps", end - first, out)
-
-
-def _starts(length: int, chunk: int) -> list[int]:
-    """Return where the tiles of an axis start that is cut into chunks."""
-    found = []
-    widest = _tile_of(chunk, whole=length % chunk == 0)
-    for first in range(0, length, chunk):
-        count = min(chunk, length - first)
-        tile = widest if count >= widest else 1
-        found += [first + min(start, count - tile) for start in range(0, count, tile)]
-    return found
-
-
-def _tile_of(chunk: int, *, whole: bool) -> int:
-    """Return the positions of a tile in chunks of `chunk`, all of them `whole` or not; in shorter ones it is 1."""
-    return min(_TILE, chunk) if whole or chunk >= _TILE else 1

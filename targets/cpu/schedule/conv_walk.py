@@ -36,6 +36,9 @@ from hcomp.targets.cpu.schedule.nest import (
     unravel,
 )
 
+_DEEP = 64
+"""Products in a sum from which on two divisions for each position do not matter."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -119,7 +122,8 @@ class Walk:
         for place, extent, stride, step in zip(places, outputs, shape.strides, self.steps, strict=True):
             axes.append(Axis(extent, simple(imm(stride) * step), ((place, extent),)))
         # What phases write lies on other places on each axis.
-        axes = axes if shape.phases or in_place else _merged(axes)
+        if not (shape.phases or in_place):
+            axes = _merged(axes, self._total if self._is_dense() else None)
         # Where tap zero of the first position is, which is outside of an image that is not copied.
         begins = zip(shape.begin, self.steps, strict=True) if in_place else ()
         self.start = simple(-sum((imm(b) * step for b, step in begins), imm(0)))
@@ -127,6 +131,15 @@ class Walk:
         self.second = axes[-2] if len(axes) > 1 else Axis(imm(1), imm(0), ())
         self.last = axes[-1]
         self.chunk_rows, self.chunk_length = self._chunk_box(positions)
+
+    def _is_dense(self) -> bool:
+        """Return whether positions of free sizes are to be one axis: all are neighbours, and sums are long."""
+        shape = self.shape
+        plain = {*shape.kernel, *shape.strides} == {1} and not shape.padded and not self.copied
+        return plain and shape.depth >= _DEEP
+
+    def _total(self, extents: Sequence[Expr]) -> Expr:
+        return self._name("total", product(extents))
 
     def _batch(self) -> tuple[tuple[Any, Expr], ...]:
         return ((self.batch, self.image.shape[0]),)
@@ -258,8 +271,12 @@ def _fill(target: Any, value: Expr, start: Expr, count: Expr) -> list[Stmt]:
     return [loop(count, lambda i: store(target, value, start + i), "z")]
 
 
-def _merged(axes: list[Axis]) -> list[Axis]:
-    """Return the axes with those merged that continue each other; at least one is left."""
+def _merged(axes: list[Axis], total: Callable[[Sequence[Expr]], Expr] | None) -> list[Axis]:
+    """Return the axes with those merged that continue each other; at least one is left.
+
+    Of sizes that are not known, axes are only taken to continue each other where all do; `total` then names a
+    product of extents.
+    """
     wide = [axis for axis in axes if as_int(axis.extent) != 1]
     single = tuple(m for axis in axes if as_int(axis.extent) == 1 for m in axis.members)
     found = wide[-1:] or [Axis(imm(1), imm(0), ())]
@@ -268,10 +285,13 @@ def _merged(axes: list[Axis]) -> list[Axis]:
         numbers = [as_int(simple(x)) for x in (axis.extent, axis.step, inner.extent, inner.step)]
         outer_extent, outer_step, extent, step = numbers
         if None not in numbers and outer_step == extent * step:  # type: ignore[operator]
-            total = imm(outer_extent * extent)  # type: ignore[operator]
-            found[0] = Axis(total, inner.step, (*axis.members, *inner.members))
+            size = imm(outer_extent * extent)  # type: ignore[operator]
+        elif None in numbers and total is not None:
+            size = total([axis.extent, inner.extent])
         else:
             found.insert(0, axis)
+            continue
+        found[0] = Axis(size, inner.step, (*axis.members, *inner.members))
     # Members of extent 1 are zero wherever they stand.
     found[-1] = Axis(found[-1].extent, found[-1].step, (*single, *found[-1].members))
     return found
