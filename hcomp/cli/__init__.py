@@ -20,6 +20,7 @@ DEBUG = "HCOMP_DEBUG"
 """The environment variable that makes faults of hcomp show their traceback."""
 COMMANDS = (
     "compile", "run", "verify", "bench", "profile", "inspect", "explain", "diff", "devices", "calibrate", "npu",
+    "plan-problem",
 )  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hcomp {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
-        module = import_module(f"hcomp.cli.{name}")
+        module = import_module(f"hcomp.cli.{name.replace('-', '_')}")
         command = commands.add_parser(name, help=str(module.__doc__).splitlines()[0].rstrip("."))
         module.add(command)
         add_coming(command, name)
